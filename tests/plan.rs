@@ -259,6 +259,30 @@ fn the_wait_for_a_bulk_store_is_the_issuers() {
 }
 
 #[test]
+fn bulk_stores_have_read_when_the_kernel_ends() {
+    let text = |waited: Option<u32>, committed: bool| {
+        plan_of(|b, t| {
+            for i in [0, 16] {
+                let kind = OpKind::CopySmemToGmem {
+                    src: rows(b, t.a, Index::Const(i)),
+                    dst: rows(b, t.out, Index::Const(i)),
+                    reduction: None,
+                    commit_group: committed,
+                    predicate: None,
+                };
+                b.op(kind, &[]);
+            }
+            waited.iter().for_each(|n| wait_stores(b, *n, WaitScope::SmemRead));
+        })
+    };
+    let (copies, wait) = ("copy_smem_to_gmem, copy_smem_to_gmem", "wait_smem_to_gmem");
+    assert_eq!(text(None, true), format!("{copies}, {wait}"));
+    assert_eq!(text(Some(1), true), format!("{copies}, {wait}, {wait}"));
+    assert_eq!(text(Some(0), true), format!("{copies}, {wait}"));
+    assert_eq!(text(None, false), format!("{copies}, commit_group, {wait}"));
+}
+
+#[test]
 fn a_wait_for_some_stores_leaves_the_others() {
     let text = plan_of(|b, t| {
         let (first, second) = (rows(b, t.a, Index::Const(0)), rows(b, t.a, Index::Const(16)));
@@ -357,7 +381,7 @@ fn a_warp_commits_what_its_warpgroup_stored_for_whoever_issues() {
     });
     assert_eq!(
         text,
-        "load, store, sync warpgroup, warp_map, commit_smem, sync warpgroup, copy_smem_to_gmem"
+        "load, store, sync warpgroup, warp_map, commit_smem, sync warpgroup, copy_smem_to_gmem, wait_smem_to_gmem"
     );
 }
 
@@ -455,7 +479,7 @@ fn a_scope_that_takes_over_memory_waits_in_every_iteration() {
     let (kernel, _) = planned(b);
     // The one warpgroup meets where it touches the memory; its issuing lane has waited itself.
     let one = "wait_smem_to_gmem, scope, copy_smem_to_gmem";
-    assert_eq!(text(&kernel), format!("for, {one}, {one}"));
+    assert_eq!(text(&kernel), format!("for, {one}, {one}, wait_smem_to_gmem"));
 }
 
 #[test]
@@ -645,7 +669,7 @@ fn a_scope_in_a_loop_waits_for_copies_from_its_earlier_iteration() {
         });
     });
     let (kernel, _) = planned(b);
-    assert_eq!(text(&kernel), "for, wait_smem_to_gmem, scope, copy_smem_to_gmem");
+    assert_eq!(text(&kernel), "for, wait_smem_to_gmem, scope, copy_smem_to_gmem, wait_smem_to_gmem");
 }
 
 #[test]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _hosts, _native, _profile, _rules, _types, _versions
+from smalt import _dma, _hosts, _native, _profile, _rules, _types, _versions
 from smalt._errors import InvalidKernel
 from smalt._walk import Walker
 from smalt._wire import Message, message
@@ -62,6 +62,7 @@ def serialize(
             f"smalt: num_threads of a kernel\n  expected: 1 to 8\n  got: {mesh.num_threads}"
             f"\n  remedy: leave it out for one thread (warpgroup){w.debug.where()}"
         )
+    w.bulk_copies = frozenset(map(id, _dma.bulk_copies(call.jaxpr)))
     far, own = w.asked_far(call.jaxpr), call.jaxpr.invars
     params = _params(w, call, len(far))
     w.argument_names = _versions.names_of_references(call.jaxpr)

@@ -109,6 +109,7 @@ class Walker:
         self.far_devices = "", "", ""  # what these are, what others lie within, and what to do about it
         self.far_indices: dict[Any, Binding] = {}  # the device's indices along them, which are parameters
         self.talks = False  # to other devices
+        self.bulk_copies: frozenset[int] = frozenset()  # equations of a TPU's copies that run beside what follows (`_dma.py`)
         #: What the user calls the arguments of a jaxpr, where that does not know it.
         self.argument_names: dict[Any, Sequence[str]] = {}
         self._profiles = profiles  # named scopes become ranges
@@ -207,6 +208,8 @@ class Walker:
 
     def define(self, aval: Any, default_space: str = "GMEM") -> tuple[Message, Binding]:
         """Numbers a new value: its definition, and what uses of it say."""
+        if self.bulk_copies and _types.is_semaphore_of_copies(aval):
+            aval = _versions.as_barrier(aval)
         self._values += 1
         number = self._values
         definition = message("Value", id=number, type=self._type(aval, default_space))

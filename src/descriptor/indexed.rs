@@ -44,6 +44,11 @@ pub fn gathered_shape(kernel: &Kernel, dims: &[DimIndex]) -> Result<Option<(usiz
 
 /// A use of memory by arrays of indices; none: it has no such index.
 pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
+    indexed_where(r, u, false)
+}
+
+/// `masked`: only where a mask is true, so that slices may begin outside of their dimensions: they are indices, too.
+pub fn indexed_where(r: &mut OpReader<'_>, u: &RefUse, masked: bool) -> Result<Option<Indexed>> {
     let by_arrays = |step: &Step| {
         let Step::Index(dims) = step else { return false };
         dims.iter().any(|d| matches!(d, DimIndex::Gather(_)))
@@ -114,7 +119,15 @@ pub fn indexed(r: &mut OpReader<'_>, u: &RefUse) -> Result<Option<Indexed>> {
                         view_dims.push(DimIndex::all(extent));
                         view_shape.push(extent);
                     }
-                    _ => {
+                    Index::Value(start) if masked => {
+                        let start = start_of(r, *start, *size, extent);
+                        let start = r.broadcast(start, &shape, vec![])?;
+                        let i = r.converted(i, index_type(extent));
+                        at.push(r.binary(BinaryOp::Add, start, i));
+                        view_dims.push(DimIndex::all(extent));
+                        view_shape.push(extent);
+                    }
+                    Index::Const(_) | Index::Value(_) => {
                         at.push(i);
                         view_dims.push(dim.clone());
                         view_shape.push(*size);
@@ -193,6 +206,20 @@ fn counting(r: &mut OpReader<'_>, v: Value, extent: u64) -> Value {
         if dtype.is_signed_int() {
             v = r.binary_int(BinaryOp::Max, v, -1);
         }
+    }
+    r.converted(v, to)
+}
+
+/// The start of a slice in a type that counts the dimension; what is far outside of it is near, and still outside.
+fn start_of(r: &mut OpReader<'_>, v: Value, size: u64, extent: u64) -> Value {
+    let (dtype, to) = (r.ty(v).dtype(), index_type(extent));
+    let holds_all = dtype == to || dtype.bits() < to.bits();
+    if holds_all {
+        return r.converted(v, to);
+    }
+    let mut v = r.binary_int(BinaryOp::Min, v, extent as i64);
+    if dtype.is_signed_int() {
+        v = r.binary_int(BinaryOp::Max, v, -(size as i64));
     }
     r.converted(v, to)
 }

@@ -1,5 +1,5 @@
 //! Loads and stores under a mask. Nothing is touched where it is false, so that slices may reach outside there: they become windows.
-use super::indexed::indexed;
+use super::indexed::indexed_where;
 use super::op_reader::OpReader;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -98,7 +98,7 @@ fn elements(r: &mut OpReader<'_>, src: &RefUse, mask: Option<Value>, ty: &Type) 
         return Ok(r.int_splat(ty, 0));
     }
     let mask = mask.filter(|mask| !is_all(r, *mask));
-    if let Some(indexed) = indexed(r, src)? {
+    if let Some(indexed) = indexed_where(r, src, mask.is_some())? {
         return Ok(indexed.load_where(r, mask, ty.dtype()));
     }
     let Some(mask) = mask else {
@@ -118,7 +118,7 @@ fn elements(r: &mut OpReader<'_>, src: &RefUse, mask: Option<Value>, ty: &Type) 
 
 fn store(r: &mut OpReader<'_>, dst: &RefUse, mask: Option<Value>, value: Value, ty: &Type) -> Result<()> {
     let mask = mask.filter(|mask| !is_all(r, *mask));
-    if let Some(indexed) = indexed(r, dst)? {
+    if let Some(indexed) = indexed_where(r, dst, mask.is_some())? {
         indexed.store_where(r, mask, value);
         return Ok(());
     }

@@ -585,7 +585,7 @@ impl<H: Hooks> Machine<'_, H> {
                 self.cta_name(slot)
             ));
             error.expected = Some("a wait on the load's mbarrier before the kernel ends".into());
-            error.remedy = Some("wait for every copy (`barrier_wait`), also for those whose data nobody needs".into());
+            error.remedy = Some("wait for every copy (`plgpu.barrier_wait`, or its own `.wait()`), also for those whose data nobody needs".into());
             self.judge_of(warp, pc, Err(error))
                 .map_err(|error| *self.at_issue(error, warp, pc))?;
         }

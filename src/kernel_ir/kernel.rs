@@ -453,6 +453,13 @@ impl Kernel {
         self.for_each_op_in(self.body, f);
     }
 
+    /// The regions that are part of the kernel, outer ones first: what passes have taken out of it is still in `regions`.
+    pub fn live_regions(&self) -> Vec<Region> {
+        let mut found = vec![self.body];
+        self.for_each_op(&mut |op| visit::for_each_region(&self.ops[op].kind, &mut |r| found.push(r)));
+        found
+    }
+
     /// The same for ops that are lowered, which those of loops that never run are not; up to the first error, which is one of its op.
     pub fn try_for_each_op(&self, f: &mut dyn FnMut(Op) -> Result<()>) -> Result<()> {
         self.try_for_each_op_in(self.body, f)

@@ -8,7 +8,7 @@ use crate::kernel_ir::{
 use crate::layout::ViewError;
 use crate::layout::digits::Digit;
 use crate::layout::facts::{DynId, Fact, Start};
-use crate::layout::smem_layout::{self, SmemView, Stride};
+use crate::layout::smem_layout::{self, SmemView, Stride, ViewDim};
 use crate::layout::tma::{self, CopyError, CopyPlan, GmemDim, OutOfBounds};
 use cranelift_entity::{EntityRef, SecondaryMap};
 use smallvec::SmallVec;
@@ -61,27 +61,29 @@ pub fn gmem(kernel: &Kernel, r: &RefUse) -> Result<SmemView> {
     let AllocKind::Gmem { dtype, .. } = data.kind else {
         return Err(Error::internal(format!("{} is not in device memory", r.alloc)));
     };
-    let whole = SmemView::row_major(&data.shape, dtype.bits());
-    match r.steps.first() {
-        Some(Step::Index(dims)) if r.has_windows() => apply_steps(kernel, widened(whole, dims), r, true),
-        _ => apply_steps(kernel, whole, r, true),
-    }
+    apply_steps(kernel, SmemView::row_major(&data.shape, dtype.bits()), r, true)
 }
 
-/// The array with dimensions so long that windows lie within them: what is outside of the array is never touched.
-fn widened(mut whole: SmemView, dims: &[DimIndex]) -> SmemView {
-    for (dim, index) in whole.dims.iter_mut().zip(dims) {
-        if let DimIndex::Window { start, size } = index {
-            let first = match start {
-                Index::Const(c) => c.unsigned_abs(),
-                Index::Value(_) => 0,
-            };
-            let stride = dim.chain.first().map_or(Stride(0), |digit| digit.place);
-            dim.size = dim.size.max(first) + size;
-            dim.chain = [Digit::new(dim.size, stride)].into_iter().collect();
-        }
+/// A dimension so long that a window lies within it: what is outside of the dimension is never touched.
+fn widen(dim: &mut ViewDim, start: Start, size: u64) {
+    let first = match start {
+        Start::Static(first) => first,
+        Start::Dynamic(..) => 0,
+    };
+    let end = first + size;
+    if end <= dim.size {
+        return;
     }
-    whole
+    let Some((outer, inner)) = dim.chain.split_last_mut() else {
+        // One position, of no stride.
+        dim.size = end;
+        dim.chain.push(Digit::new(end, Stride(0)));
+        return;
+    };
+    let inner: u64 = inner.iter().map(|digit| digit.size).product();
+    let more = (end - dim.size).div_ceil(inner);
+    outer.size += more;
+    dim.size += more * inner;
 }
 
 fn view_error(kernel: &Kernel, r: &RefUse, e: ViewError) -> Error {
@@ -114,13 +116,17 @@ fn apply_steps(kernel: &Kernel, mut view: SmemView, r: &RefUse, loosely: bool) -
         view = match step {
             Step::Index(dims) => {
                 let mut indices: SmallVec<[smem_layout::Index; 4]> = SmallVec::new();
-                for d in dims {
+                for (d, dim) in dims.iter().zip(&mut view.dims) {
                     indices.push(match d {
                         DimIndex::At(i) => smem_layout::Index::At(start_of(kernel, *i)),
                         DimIndex::Slice { start, size, stride: 1 } => {
                             smem_layout::Index::Slice(start_of(kernel, *start), *size)
                         }
-                        DimIndex::Window { start, size } => smem_layout::Index::Slice(start_of(kernel, *start), *size),
+                        DimIndex::Window { start, size } => {
+                            let start = start_of(kernel, *start);
+                            widen(dim, start, *size);
+                            smem_layout::Index::Slice(start, *size)
+                        }
                         DimIndex::Slice { .. } | DimIndex::Gather(_) => return Err(no_step(step)),
                     });
                 }

@@ -29,11 +29,12 @@
 //! `ldmatrix` in front of an arrival: `docs/FOUND.md`): a fence is placed there, too.
 //!
 //! **Scopes.** A scope that takes over the memory of one that is over, in an earlier iteration perhaps, waits for everything that
-//! any warpgroup does there. A collective one begins with a barrier of the block, as in JAX.
+//! any warpgroup does there. A collective one begins with a barrier of the block, as in JAX. The kernel's end is the end of all of
+//! them: bulk stores have read by then, whoever has waited for them.
 //!
 //! **Warpgroups** that take different arms are looked at one after the other: what one of them does needs nothing of the others.
 //!
-//! Under `unsafe_no_auto_barriers` only these are placed: fences for device memory, fences behind loads, before scopes, where the end of a feeding loop matters to
+//! Under `unsafe_no_auto_barriers` only these are placed: fences for device memory, fences behind loads, before scopes, at the end, where the end of a feeding loop matters to
 //! the other warps, before feeding loops for progress, and behind a wait for a bulk store, which is one by the warpgroup in any case.
 use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
@@ -84,8 +85,29 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         pass.apart.clear();
         let mut state = State::new(Group::Warpgroup);
         pass.region(kernel, kernel.body, &mut state, Mode::Insert);
+        end_kernel(kernel, &state);
     }
     pass.placed
+}
+
+/// Behind the last op shared memory goes to another block: bulk stores that nobody has waited for have read it by then.
+fn end_kernel(kernel: &mut Kernel, state: &State) {
+    let (unread, open) = state.unread_stores();
+    let body = kernel.body;
+    let Some(&last) = kernel.regions[body].ops.last() else {
+        return;
+    };
+    let (n, scope) = (0, WaitScope::SmemRead);
+    // A warpgroup that was looked at before has placed it, for all of them.
+    if !unread || matches!(kernel.ops[last].kind, OpKind::WaitSmemToGmem { n: 0, .. }) {
+        return;
+    }
+    let loc = kernel.ops[last].loc;
+    let commit = open.then_some(OpKind::CommitGroup);
+    for kind in commit.into_iter().chain([OpKind::WaitSmemToGmem { n, scope }]) {
+        let op = kernel.new_op(kind, [], state.group, loc);
+        kernel.regions[body].ops.push(op);
+    }
 }
 
 /// Whether warpgroups take different arms.

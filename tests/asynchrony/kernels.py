@@ -350,8 +350,7 @@ def copy_out_once(x, flaw=None):
         if flaw != "commits before it writes":
             plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(buf, o)
-        if flaw != "no wait at the end":
-            plgpu.wait_smem_to_gmem(0)
+        plgpu.wait_smem_to_gmem(0)
 
     return kernel(body, like((64, 64)), SMEM((64, 64), jnp.float32), params=MANUAL)(x)
 
@@ -360,17 +359,37 @@ COPY_OUT_ONCE = subject(f32(64, 64), reference=lambda x: x * 2)(copy_out_once)
 flawed(
     copy_out_once,
     COPY_OUT_ONCE,
-    "no wait at the end",
-    shows=("a CTA ends while a bulk store has yet to read its shared memory",),
-    line="plgpu.copy_smem_to_gmem(buf, o)",
-)
-flawed(
-    copy_out_once,
-    COPY_OUT_ONCE,
     "commits before it writes",
     shows=("the async proxy reads shared memory that the generic proxy",),
     line="plgpu.copy_smem_to_gmem(buf, o)",
 )
+
+
+def copies_out_unwaited(x):
+    """Nobody waits for what is stored last: by the warpgroup, in a group that nobody ends, in an arm that the run chooses, by a warp."""
+
+    def body(x, o, buf):
+        for i in range(4):
+            buf[i] = x[i] * 2
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(buf.at[0], o.at[0])
+
+        @pl.when(x[0, 0] == x[0, 0])
+        def _():
+            plgpu.copy_smem_to_gmem(buf.at[1], o.at[1])
+
+        @pl.core_map(plgpu.WarpMesh(axis_name="warp"))
+        def _():
+            @pl.when(lax.axis_index("warp") == 3)
+            def _():
+                plgpu.copy_smem_to_gmem(buf.at[2], o.at[2])
+
+        plgpu.copy_smem_to_gmem(buf.at[3], o.at[3], commit_group=False)
+
+    return kernel(body, like((4, 128)), SMEM((4, 128), jnp.float32), params=MANUAL)(x)
+
+
+COPIES_OUT_UNWAITED = subject(f32(4, 128), reference=lambda x: x * 2)(copies_out_unwaited)
 
 
 def copy_in_over_writes(x, flaw=None):

@@ -207,6 +207,13 @@ broken(
 )
 broken("copy_out without wait_group", k.COPY_OUT, Edit(r"\tcp\.async\.bulk\.wait_group[^\n]*\n"), shows=("a CTA ends while a bulk store has yet to read",), line="plgpu.copy_smem_to_gmem")
 broken(
+    "copies_out_unwaited without the wait at the end",
+    k.COPIES_OUT_UNWAITED,
+    Edit(r"\tcp\.async\.bulk\.wait_group[^\n]*\n"),
+    shows=("a CTA ends while a bulk store has yet to read",),
+    line="plgpu.copy_smem_to_gmem",
+)
+broken(
     "copy_out without the barrier after the wait",
     k.COPY_OUT,
     Edit(r"\tbar\.sync 1, 128;\n", which=0, of=2),

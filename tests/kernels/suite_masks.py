@@ -76,6 +76,53 @@ def test_a_swap_gives_its_value_where_it_stores_nothing(start: int) -> None:
     np.testing.assert_array_equal(old, before)
 
 
+def windows(n: int, first: int, how: str) -> tuple[np.ndarray, np.ndarray]:
+    """What `n` steps load and store of 96 elements, 64 from `first` on and 64 further for each step, and what they should."""
+    x = np.arange(1, 97, dtype=np.float32)
+
+    def body(x: Any, o: Any, back: Any, *scratch: Any) -> None:
+        start = pl.program_id(0) * 64 + first
+        at = jnp.arange(64) + start
+        mask = (at >= 0) & (at < 96)
+        if scratch:
+            scratch[0][...] = x[...]
+            x = scratch[0]
+        if how.startswith("rows"):  # one of them, by an array of indices
+            row = jnp.zeros((1,), jnp.int32)
+            o[...] = plt.load(x.at[row, pl.ds(start, 64)], mask=mask[None], other=-5.0)[0]
+            plt.store(back.at[row, pl.ds(start, 64)], at.astype(jnp.float32)[None], mask=mask[None])
+            return
+        o[...] = plt.load(x.at[pl.ds(start, 64)], mask=mask, other=-5.0)
+        plt.store(back.at[pl.ds(start, 64)], at.astype(jnp.float32), mask=mask)
+
+    tiling = [plgpu.TilingTransform((16,))] if how == "tiles" else []
+    whole = (1, 96) if how.startswith("rows") else (96,)
+    call = pl.pallas_call(
+        body,
+        grid=(n,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY) if "device memory" in how else pl.BlockSpec(whole, lambda i: (0,) * len(whole))],
+        out_specs=[pl.BlockSpec((64,), lambda i: (i,)), pl.BlockSpec(memory_space=pl.ANY)],
+        out_shape=[like((64 * n,)), like(whole)],
+        scratch_shapes=[plgpu.SMEM((96,), jnp.float32, transforms=tiling)] if how in ("scratch", "tiles") else [],
+        compiler_params=plgpu.CompilerParams(),
+    )
+    with enabled():
+        o, back = (np.asarray(y).reshape(-1) for y in call(x.reshape(whole)))
+    at = np.arange(64 * n) + first
+    inside = (at >= 0) & (at < 96)
+    want = np.where(inside, x[np.clip(at, 0, 95)], -5).astype(np.float32)
+    return np.concatenate([o, back[at[inside]]]), np.concatenate([want, at[inside].astype(np.float32)])
+
+
+@pytest.mark.parametrize("how", ["block", "device memory", "scratch", "tiles", "rows of a block", "rows in device memory"])
+def test_slices_that_begin_outside(how: str) -> None:
+    """Of one step the start is known when the kernel is compiled, of two it is not."""
+    for first in (-64, -3, 0, 48, 95, 96, 1000):
+        for n in (1, 2):
+            got, want = windows(n, first, how)
+            np.testing.assert_array_equal(got, want, err_msg=f"{first}, {n} steps")
+
+
 def test_a_store_of_one_element() -> None:
     def body(o: Any) -> None:
         o[...] = jnp.zeros(4)

@@ -52,6 +52,37 @@ def test_copies_between_different_shapes_and_types() -> None:
     refused(smalt.InvalidKernel, types, "expected: a target of float32[8, 128]", "got: int32[8, 128]", scratch_shapes=scratch)
 
 
+def test_what_is_not_waited_for_is_told_of(capfd: pytest.CaptureFixture[str]) -> None:
+    def runs(body: Any) -> None:
+        with smalt.emulated(check="error"):
+            run(body, like((8, 128)), X, in_specs=[ANY], scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))])
+
+    def too_early(x: Any, o: Any, buffer: Any, sems: Any) -> None:
+        copy = pltpu.make_async_copy(x.at[:8], buffer, sems.at[0])
+        copy.start()
+        o[...] = buffer[...]
+        copy.wait()
+
+    def another(x: Any, o: Any, buffer: Any, sems: Any) -> None:
+        pltpu.make_async_copy(x.at[:8], buffer, sems.at[0]).start()
+        pltpu.make_async_copy(x.at[:8], buffer, sems.at[1]).wait()
+        o[...] = buffer[...]
+
+    def never(x: Any, o: Any, buffer: Any, sems: Any) -> None:
+        o[...] = x[:8]
+        pltpu.make_async_copy(x.at[:8], buffer, sems.at[0]).start()
+
+    unread = "what a bulk load", "is read, and nothing has waited for the load", "remedy: wait for the load first"
+    lands = "a load of shared memory that a bulk load in flight writes", "`sems`, number 0 of 2"
+    ends = "ends while a bulk load into its shared memory is in flight", "its own `.wait()`"
+    for body, words in ((too_early, unread), (another, lands), (never, ends)):
+        with pytest.raises(Exception) as e:
+            runs(body)
+        text = str(e.value) + capfd.readouterr().err
+        for word in (*words, "test_tpu_copies.py", body.__name__):
+            assert word in text, text
+
+
 def test_a_chip_is_described() -> None:
     """Kernels ask for its memory: it is a GPU's."""
     from jax._src.pallas.mosaic import tpu_info

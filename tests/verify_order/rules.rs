@@ -494,7 +494,22 @@ fn the_kernel_commits_what_a_bulk_store_reads() {
             t.commit();
         }
         t.copy_out(t.whole(s), t.whole(out));
+        t.wait_out(0, WaitScope::SmemRead);
     });
+}
+
+#[test]
+fn bulk_stores_have_read_when_the_kernel_ends() {
+    let build = |t: &mut Test, right: bool| {
+        let (s, out) = (t.smem(DType::F32, &[2, 128]), t.output(DType::F32, &[2, 128]));
+        for i in 0..2 {
+            t.copy_out(t.slot(s, Index::Const(i)), t.slot(out, Index::Const(i)));
+        }
+        t.wait_out(u32::from(!right), WaitScope::SmemRead);
+    };
+    twins(Compiler, Wait, build);
+    // Nobody else gets the memory while they read, whoever places barriers.
+    twins_with(1, false, Compiler, Wait, build);
 }
 
 #[test]
@@ -525,6 +540,7 @@ fn the_kernel_waits_for_its_bulk_stores() {
         }
         t.sync();
         t.store(t.whole(s), x);
+        t.wait_out(0, WaitScope::SmemRead);
     });
 }
 

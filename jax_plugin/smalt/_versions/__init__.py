@@ -172,9 +172,11 @@ from smalt._versions.pallas_calls import (
 )
 from smalt._versions.references import (
     access_of,
+    as_barrier,
     begins_with_store,
     count_loads,
     dma_of,
+    dma_refs,
     dma_views,
     effects_of_memory,
     element_strides,

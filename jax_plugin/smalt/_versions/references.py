@@ -140,6 +140,18 @@ def dma_views(eqn: Any, operands: Sequence[Any]) -> tuple[Any, Any]:
     return source, target
 
 
+def dma_refs(eqn: Any, operands: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """The references of a `dma_start` or a `dma_wait`, and the semaphore, of values of all its operands."""
+    source, target, semaphore, *_ = eqn.params["tree"].unflatten(operands)
+    return source, target, semaphore
+
+
+def as_barrier(aval: Any) -> Any:
+    """Semaphores as barriers of one arrival: a reference of their shape, where one has none of one element."""
+    own = plgpu.Barrier(num_arrivals=1).get_ref_aval()
+    return own.update(inner_aval=own.inner_aval.update(shape=tuple(aval.shape) or (1,)))
+
+
 def access_of(eqn: Any, operands: Sequence[Any] | None = None) -> Access | None:
     """The access that an equation is to a reference; None where it is another one. `operands`: what stands for its variables."""
     name, params = eqn.primitive.name, eqn.params

@@ -26,7 +26,7 @@ pub(super) fn run(kernel: &mut Kernel, wanted: &mut Transforms) {
         gone: EntitySet::new(),
         wanted,
     };
-    for region in kernel.regions.keys().collect::<Vec<_>>() {
+    for region in kernel.live_regions() {
         if kernel.regions[region].group == Group::Warp {
             continue;
         }

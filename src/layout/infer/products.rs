@@ -290,8 +290,7 @@ impl Rewrite<'_> {
 
     fn run(mut self) {
         let mut gone: EntitySet<Op> = EntitySet::new();
-        let regions: Vec<Region> = self.kernel.regions.keys().collect();
-        for region in regions {
+        for region in self.kernel.live_regions() {
             self.running = None;
             for op in std::mem::take(&mut self.kernel.regions[region].ops) {
                 if let Some(candidate) = self.found.remove(&op) {

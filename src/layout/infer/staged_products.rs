@@ -38,7 +38,7 @@ pub(super) fn run(kernel: &mut Kernel) -> Transforms {
     let mut wanted = Transforms::new();
     let mut gone: EntitySet<Op> = EntitySet::new();
     let mut room = Room::of(kernel);
-    for region in kernel.regions.keys().collect::<Vec<_>>() {
+    for region in kernel.live_regions() {
         if kernel.regions[region].group == Group::Warp {
             continue;
         }

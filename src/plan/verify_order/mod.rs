@@ -21,6 +21,7 @@
 //! | by lanes, then an asynchronous access | the same, and behind a proxy fence if `a` writes: what tensor cores and bulk stores read of shared memory the kernel commits. The lane that issues is one of warp 0, in a warp region of its warp; every warp issues wgmma |
 //! | a bulk load, then anything | behind a wait for its mbarrier, if any warp has waited at all: else the protocol is the kernel's, and may be with another warpgroup |
 //! | a bulk store, then anything | behind the issuing warp's wait that covers its group; `complete` for what it writes |
+//! | a bulk store, then the kernel's end | behind the issuing warp's wait for what it reads |
 //! | wgmma, then anything | behind each warp's own wait that covers its group. When a wgmma is issued, only the one before it may still run |
 //! | anything in a ring's slot, then a wait for its next refill | behind it: the refill was issued by somebody who had been told. It is the next one if this warpgroup cannot have been told of it otherwise: it has told others of nothing since its last wait for the slot, or has heard of nobody since |
 //! | anything, then other memory at the same bytes | the same, the kernel owing no fences or waits of its own; other warpgroups too, if they share either memory |
@@ -31,8 +32,8 @@
 //! kernel's first begins with a block barrier.
 //!
 //! Left to the kernel: order between warpgroups, between the warps of one warp region, and what it has to wait for or to
-//! commit by itself ([`Fault::User`]). Under `unsafe_no_auto_barriers` only memory that changes owner is looked at, and writes to
-//! the source of a bulk store that was waited for.
+//! commit by itself ([`Fault::User`]). Under `unsafe_no_auto_barriers` only memory that changes owner is looked at (at the kernel's end, too), and
+//! writes to the source of a bulk store that was waited for.
 //!
 //! **Bounds**: [`Report::bounded`] says that rounds or combinations of arms were left out. Long loops that do not repeat skip whole turns of their
 //! rings; of many combinations of unknown choices some are enumerated and some are drawn, the same ones each time. Of a view whose

@@ -335,6 +335,9 @@ impl<'a> Walk<'a> {
                 apart: None,
             };
             self.region(self.kernel.body, everybody);
+            if !self.stopped && !self.shortened {
+                self.history.end_kernel();
+            }
             report.steps += self.steps;
             report.bounded |= self.shortened | self.stopped;
             if !self.stopped || report.steps > self.max_total {
