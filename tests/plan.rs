@@ -669,7 +669,10 @@ fn a_scope_in_a_loop_waits_for_copies_from_its_earlier_iteration() {
         });
     });
     let (kernel, _) = planned(b);
-    assert_eq!(text(&kernel), "for, wait_smem_to_gmem, scope, copy_smem_to_gmem, wait_smem_to_gmem");
+    assert_eq!(
+        text(&kernel),
+        "for, wait_smem_to_gmem, scope, copy_smem_to_gmem, wait_smem_to_gmem"
+    );
 }
 
 #[test]

@@ -668,14 +668,16 @@ impl State {
 
     /// Whether bulk stores may still have to read shared memory, and whether some such group is not committed.
     pub fn unread_stores(&self) -> (bool, bool) {
-        self.pending.iter().fold((false, false), |(unread, open), p| match p.end {
-            End::Store {
-                written: false,
-                open: is_open,
-                ..
-            } => (true, open | is_open),
-            _ => (unread, open),
-        })
+        self.pending
+            .iter()
+            .fold((false, false), |(unread, open), p| match p.end {
+                End::Store {
+                    written: false,
+                    open: is_open,
+                    ..
+                } => (true, open | is_open),
+                _ => (unread, open),
+            })
     }
 
     /// A wait: what ended, and what is left.

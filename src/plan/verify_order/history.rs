@@ -384,7 +384,10 @@ impl<'a> History<'a> {
     pub fn end_kernel(&mut self) {
         for access in self.live.listed(|_| false) {
             if access.what == What::StoreRead && access.behind_any(&self.clock) & ALL_WARPS == 0 {
-                let text = format!("the kernel ends while {} may still read shared memory", self.name(access.op));
+                let text = format!(
+                    "the kernel ends while {} may still read shared memory",
+                    self.name(access.op)
+                );
                 let expected = "a wait for it before the kernel ends";
                 self.report(Fault::Compiler, Missing::Wait, None, access.op, text, expected);
             }
