@@ -53,6 +53,7 @@ from jax._src.pallas.mosaic_gpu import helpers as gpu_helpers
 from jax._src.pallas.mosaic_gpu import pipeline as gpu_pipeline
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from jax._src.state import discharge as _discharge
+from jax._src.state import primitives as _state_primitives
 from jax._src.state import types as state_types
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import launch_context as mgpu_launch
@@ -989,14 +990,16 @@ _DERIVATIVES: dict[str, dict[Any, Any]] = {
     "transpose": _ad.primitive_transposes,
     "partial": _partial_eval.custom_partial_eval_rules,
     "checkpoint": _partial_eval.partial_eval_jaxpr_custom_rules,
+    "discharge": _discharge._discharge_rules,
 }
 
 
 def chain_derivative(kind: str, primitive: Any, rule: Callable[..., Any]) -> list[Callable[[], None]]:
     """Puts `rule(before, ...)` before the rule that JAX has; the step that takes it away again.
 
-    Of "jvp": (primals, tangents, **params); "linearize": (is_vjp, nonzero, *primals, **params); "transpose": (cotangents, *operands, **params); "partial": (trace,
-    *tracers, **params), some of which are not known; "checkpoint": (saveable, unknown, instantiated, equation).
+    Of "jvp": (primals, tangents, **params); "linearize": (is_vjp, nonzero, *primals, **params); "transpose": (cotangents, *operands, **params);
+    "partial": (trace, *tracers, **params), some of which are not known; "checkpoint": (saveable, unknown, instantiated, equation); "discharge", of
+    what is done to references: see `discharged_load`.
     """
     table = _DERIVATIVES[kind]
     there = table.get(primitive)
@@ -1098,9 +1101,11 @@ def led_by(block: Any, axis: int, size: int) -> Any:
     """A block mapping of an array with one dimension more in front, of which each index of a grid axis has its own part."""
     opened, consts = open_jaxpr(block.index_map_jaxpr)
     info = opened.debug_info._replace(result_paths=None)
+    results = block.index_map_out_tree.unflatten(opened.outvars)
     opened = opened.replace(outvars=[opened.invars[axis], *opened.outvars], debug_info=info)
     return dataclasses.replace(
         block,
+        index_map_out_tree=jax.tree.structure((0, *results)),
         block_shape=(pallas_core.Squeezed(), *block.block_shape),
         index_map_jaxpr=opened if _IS_011 else jax_core.ClosedJaxpr(opened, consts),
         array_aval=block.array_aval.update(shape=(size, *block.array_aval.shape)),
@@ -1175,6 +1180,32 @@ def primitives_without_jvp() -> list[Any]:
     """What Pallas and Mosaic GPU have in kernels and JAX has no derivative of."""
     found = {id(p): p for module in (pallas_primitives, gpu_primitives) for p in vars(module).values() if isinstance(p, jax_core.Primitive)}
     return [p for p in found.values() if p not in _ad.primitive_jvps]
+
+
+get_p = _state_primitives.get_p
+masked_load_p, masked_swap_p = pallas_primitives.load_p, pallas_primitives.swap_p
+
+
+def discharged_load(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """What a rule takes that makes a load a function of what its reference holds: operands, and these by name."""
+    operands = args[1 if _IS_011 else 2 :]
+    if "args_tree" in params:
+        ref, transforms, mask, other = params["args_tree"].unflatten(operands)
+    else:
+        ref, mask, other = operands[0], None, None
+        transforms = params["tree"].unflatten(operands[1:])
+    return {"operands": operands, "ref": ref, "transforms": tuple(transforms or ()), "mask": mask, "other": other}
+
+
+def transformed(x: Any, transforms: Sequence[Any]) -> Any:
+    """What a view of a reference has of the array that the reference holds."""
+    return _discharge.transform_array(x, transforms)
+
+
+def masked_operands(flat: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """What a masked load takes, by name; None: not given. Of tangents, too."""
+    ref, _, mask, other = params["args_tree"].unflatten(flat)
+    return {"ref": ref, "mask": mask, "other": other}
 
 
 def is_zero(tangent: Any) -> bool:
