@@ -108,6 +108,15 @@ def decide(
         if block.is_left_alone:
             if partner is not None and not partner.is_left_alone:
                 carry(own, f"{partner.name} is read where {block.name}, which has no block, may be written", False)
+            # Parts of it are the author's to choose, so that steps have different ones. All of it every step has in common.
+            use = uses[first + block.number]
+            if use.is_written and use.kinds == {_flow.Kind.WHOLE}:
+                carry(own, f"steps write all of {block.name}", False)
+            if _flow.Kind.WHOLE in use.kinds:
+                found = _carried(use, [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], True)
+                carry_memory((own[a] for a in found), block.name, True)
+                if partner is not None and _flow.Kind.WHOLE in uses[first + partner.number].kinds:
+                    carry_memory(own, f"{block.name}, whose buffer is {partner.name}'s", True)
             continue
         touched[block.number], axes = _shared(grid, block, [])
         for axis, proved in axes.items():
