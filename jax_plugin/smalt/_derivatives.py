@@ -157,7 +157,9 @@ class _Twins:
         except NotImplementedError as e:
             if isinstance(e, Unsupported):
                 raise
-            raise _lacking(str(e), _versions.function_line(jaxpr)) from e
+            without = _versions.without_derivative(jaxpr, str(e))
+            what, line = (str(e), _versions.function_line(jaxpr)) if without is None else without
+            raise _lacking(what, line) from e
         names = list(_versions.argument_names(jaxpr)) or [""] * len(variables)
         own = dict(zip(range(len(variables)), zip(made.invars, names)))
         twin = dict(zip(twins, ((var, names[at] and f"{names[at]}_tangent") for at, var in zip(twins, made.invars[len(variables) :]))))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -222,7 +223,8 @@ class _Backward:
         except (NotImplementedError, ValueError) as e:
             if isinstance(e, Unsupported):
                 raise
-            raise _refused(f"what JAX cannot differentiate backwards: {e}", "loops with a static number of turns, and no scopes", "others") from e
+            expected = "loops with a static number of turns, no scopes, no strides under masks"
+            raise _refused("what JAX cannot differentiate backwards", expected, re.split(r"\.\s", str(e))[0].removesuffix(".")) from e
         axes = _versions.varying_axes([*operands, *cotangents.values()])
         out_avals = [_versions.varying_aval(aval.shape, aval.dtype, axes) for aval in self.out_avals]
         zeros = [_versions.varying_zeros(aval, axes) for aval, w in zip(self.out_avals, self.wanted.values()) if w.adds]

@@ -1227,6 +1227,24 @@ def is_float_memory(aval: Any) -> bool:
     return dtype is not None and bool(jax.dtypes.issubdtype(dtype, np.inexact))
 
 
+def without_derivative(jaxpr: Any, text: str) -> tuple[str, str] | None:
+    """Of JAX's error that a primitive has no derivative what it is, and its line in a jaxpr; None: it is about something else."""
+    found = re.match(r"Differentiation rule for '(\w+)' not implemented", text)
+    line = None if found is None else _line_of_first(jaxpr, found[1])
+    return None if found is None or line is None else (f"the derivative of {found[1]}", line or function_line(jaxpr))
+
+
+def _line_of_first(jaxpr: Any, name: str) -> str | None:
+    """The line of the first such equation, or of what it is in; None: there is none."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == name:
+            return line_of(eqn)
+        for inner in inner_jaxprs(eqn):
+            if (line := _line_of_first(inner, name)) is not None:
+                return line or line_of(eqn)
+    return None
+
+
 def jvp_of_jaxpr(jaxpr: Any, nonzero: Sequence[bool]) -> tuple[Any, list[bool]]:
     """The open JVP of a jaxpr without constvars, and which of its results have tangents.
 
