@@ -219,7 +219,7 @@ def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
     if semantics is None:
         return {}
     remedy = '\n  remedy: name each axis "parallel" or "sequential", or leave it out: it is chosen then'
-    if all(isinstance(s, str) and len(s) == 1 for s in semantics):  # one word, of which JAX makes letters
+    if semantics and all(isinstance(s, str) and len(s) == 1 for s in semantics):  # one word, of which JAX makes letters
         semantics = "".join(semantics)
     if isinstance(semantics, str) or len(semantics) != len(own):
         raise InvalidKernel(
