@@ -54,10 +54,10 @@ def _memory_programs(seed: int, kind: str | None = None) -> Outcome:
     return ("refused" if failure.kind == "refused" else "wrong"), f"{failure.signature}: {failure.text}"
 
 
-def _pallas_calls(seed: int) -> Outcome:
-    from tests.blocks.run import run
+def _pallas_calls(seed: int, kind: str = "blocks") -> Outcome:
+    from tests.blocks.run import KINDS
 
-    result = run(seed)
+    result = KINDS[kind](seed)
     return (result.kind if result.kind in ("right", "refused") else "wrong"), f"{result.kind}: {result.text}"
 
 
@@ -178,6 +178,9 @@ GENERATORS: dict[str, Callable[[int], Outcome]] = {
     "memory programs": _memory_programs,
     "memory programs of warps": lambda seed: _memory_programs(seed, "warp_arrays"),
     "pallas calls": _pallas_calls,
+    "pallas calls, spelled": lambda seed: _pallas_calls(seed, "values"),
+    "pallas calls, forwards": lambda seed: _pallas_calls(seed, "jvp"),
+    "pallas calls, backwards": lambda seed: _pallas_calls(seed, "vjp"),
     "pallas calls, bounded": _checked("tests.blocks.bounded", "Bounded"),
     "pallas calls, long rows": _checked("tests.blocks.long", "Long"),
     "conversions": _conversions,

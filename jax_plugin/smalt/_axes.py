@@ -108,6 +108,15 @@ def decide(
         if block.is_left_alone:
             if partner is not None and not partner.is_left_alone:
                 carry(own, f"{partner.name} is read where {block.name}, which has no block, may be written", False)
+            # Parts of it are the author's to choose, so that steps have different ones. All of it every step has in common.
+            use = uses[first + block.number]
+            if use.is_written and use.kinds == {_flow.Kind.WHOLE}:
+                carry(own, f"steps write all of {block.name}", False)
+            if _flow.Kind.WHOLE in use.kinds:
+                found = _carried(use, [grid[a] if isinstance(grid[a], int) else _flow.TRACED for a in own], True)
+                carry_memory((own[a] for a in found), block.name, True)
+                if partner is not None and _flow.Kind.WHOLE in uses[first + partner.number].kinds:
+                    carry_memory(own, f"{block.name}, whose buffer is {partner.name}'s", True)
             continue
         touched[block.number], axes = _shared(grid, block, [])
         for axis, proved in axes.items():
@@ -210,6 +219,8 @@ def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
     if semantics is None:
         return {}
     remedy = '\n  remedy: name each axis "parallel" or "sequential", or leave it out: it is chosen then'
+    if semantics and all(isinstance(s, str) and len(s) == 1 for s in semantics):  # one word, of which JAX makes letters
+        semantics = "".join(semantics)
     if isinstance(semantics, str) or len(semantics) != len(own):
         raise InvalidKernel(
             f"dimension_semantics\n  expected: one for each of {len(own)} grid axes"

@@ -13,6 +13,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from smalt import _config, _pallas_call, _transposes, _versions
 from smalt._errors import Unsupported
 
@@ -22,10 +24,12 @@ _REMEDY = "give the call a derivative of its own: jax.custom_jvp, jax.custom_vjp
 def rules() -> list[tuple[str, Any, Callable[..., Any]]]:
     """(kind, primitive, rule) of what stands in kernels, and of the kernels themselves, as `_versions.chain_derivative` takes them."""
     call, kernel = _versions.pallas_call_p, _versions.mpmd_map_p
+    masked = [("jvp", p, functools.partial(rule, p)) for p, rule in ((_versions.masked_load_p, _masked_load), (_versions.masked_swap_p, _masked_swap))]
     found: list[tuple[str, Any, Callable[..., Any]]] = [
         ("jvp", p, functools.partial(_RULES.get(p.name, _without), p)) for p in _versions.primitives_without_jvp()
     ]
-    found += [("jvp", call, _call), ("linearize", call, _linearized_call), ("transpose", call, _transposes.transpose), ("partial", call, _transposes.partial)]
+    found += [("discharge", p, _transposes.repeated) for p in (_versions.get_p, _versions.masked_load_p)]
+    found += [*masked, ("jvp", call, _call), ("linearize", call, _linearized_call), ("transpose", call, _transposes.transpose), ("partial", call, _transposes.partial)]
     found += [("checkpoint", call, _transposes.checkpoint)]
     return [*found, ("jvp", kernel, _kernel), ("linearize", _versions.custom_vmap_p, _linearized_kernel)]
 
@@ -153,7 +157,9 @@ class _Twins:
         except NotImplementedError as e:
             if isinstance(e, Unsupported):
                 raise
-            raise _lacking(str(e), _versions.function_line(jaxpr)) from e
+            without = _versions.without_derivative(jaxpr, str(e))
+            what, line = (str(e), _versions.function_line(jaxpr)) if without is None else without
+            raise _lacking(what, line) from e
         names = list(_versions.argument_names(jaxpr)) or [""] * len(variables)
         own = dict(zip(range(len(variables)), zip(made.invars, names)))
         twin = dict(zip(twins, ((var, names[at] and f"{names[at]}_tangent") for at, var in zip(twins, made.invars[len(variables) :]))))
@@ -197,6 +203,25 @@ def _linear(primitive: Any, before: Any, primals: Sequence[Any], tangents: Seque
     (x, *others), (t, *_) = primals, tangents
     out = primitive.bind(x, *others, **params)
     return out, _versions.zero_tangent(out) if _versions.is_zero(t) else primitive.bind(t, *others, **params)
+
+
+def _masked_load(primitive: Any, before: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    """`plt.load`, of a reference or of another value that may have no tangent, of which JAX has no rule."""
+    ref, other = (_versions.masked_operands(tangents, params)[k] for k in ("ref", "other"))
+    if not _versions.is_zero(ref):
+        return before(primals, tangents, **params)
+    out = primitive.bind(*primals, **params)
+    mask = _versions.masked_operands(primals, params)["mask"]
+    if other is None or _versions.is_zero(other) or mask is None:
+        return out, _versions.zero_tangent(out)
+    return out, jnp.where(mask, jnp.zeros_like(other), other)
+
+
+def _masked_swap(primitive: Any, before: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    """`plt.store` and `plt.swap`, of integers, too."""
+    if all(map(_versions.is_zero, tangents)):
+        return _only(primitive, before, primals, tangents, **params)
+    return before(primals, tangents, **params)
 
 
 def _run_scoped(primitive: Any, before: Any, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:

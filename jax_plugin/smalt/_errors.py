@@ -66,10 +66,10 @@ class Error(Exception):
     @property
     def frames(self) -> tuple[Frame, ...]:
         """The user's line, helpers, callers: innermost first."""
-        if self.report is not None:
-            return tuple(Frame(f["file"], f["function"], f["line"], f["column"]) for f in self.report["frames"])
-        found = _FRAME.findall(self._text())
-        return tuple(Frame(file, function, int(line), 0) for file, line, function in found)
+        reported = () if self.report is None else tuple(Frame(f["file"], f["function"], f["line"], f["column"]) for f in self.report["frames"])
+        text = self._text() if self.report is None else str(self.report["message"])
+        said = tuple(Frame(file, function, int(line), 0) for file, line, function in _FRAME.findall(text))
+        return reported + said[len(reported) :]  # who called is in the message only
 
     def _text(self) -> str:
         return str(self.args[0]) if self.args else ""

@@ -26,9 +26,9 @@ class Load:
 
 def of(transforms: Sequence[Any], dtype: Any, shape: tuple[int, ...]) -> Load | None:
     """The load in place of one of a view of this shape; None: it is one that memory instructions have."""
-    slices = [i for t in transforms if _is_index(t) for i in t.indices if _is_slice(i)]
-    if any(i.stride == 0 for i in slices):
+    if _has_repeats(transforms):
         return _repeated(transforms, shape)
+    slices = [i for t in transforms if _is_index(t) for i in t.indices if _is_slice(i)]
     if not _versions.is_narrow(dtype) or all(i.stride == 1 for i in slices) or not _is_index(transforms[-1]):
         return None
     last = transforms[-1]
@@ -45,6 +45,17 @@ def of(transforms: Sequence[Any], dtype: Any, shape: tuple[int, ...]) -> Load | 
             steps[by_dim[d]] = stride
     params = {"start_indices": (0,) * len(loaded), "limit_indices": loaded, "strides": tuple(steps)}
     return Load((*transforms[:-1], hull), loaded, "slice", params)
+
+
+def repeated(transforms: Sequence[Any]) -> Load | None:
+    """The same of a view with strides of 0, whose shape its last index says; None: it has none."""
+    if not _has_repeats(transforms):
+        return None
+    return _repeated(transforms, tuple(transforms[-1].get_indexer_shape()) if _is_index(transforms[-1]) else ())
+
+
+def _has_repeats(transforms: Sequence[Any]) -> bool:
+    return any(_is_slice(i) and i.stride == 0 for t in transforms if _is_index(t) for i in t.indices)
 
 
 def _repeated(transforms: Sequence[Any], shape: tuple[int, ...]) -> Load:

@@ -11,15 +11,18 @@ A step is a function of the operands' blocks alone only if nothing that it loads
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import re
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.experimental.pallas as pl
 import jax.numpy as jnp
 
-from smalt import _axes, _pallas_call, _symbolic, _symbolic_loops, _types, _versions
+from smalt import _axes, _pallas_call, _strides, _symbolic, _symbolic_loops, _types, _versions
 from smalt._errors import Error, Unsupported
 
 _REMEDY = "write the backward kernel, and give the call to jax.custom_vjp"
@@ -58,8 +61,9 @@ def transpose(before: Any, cotangents: Sequence[Any], *operands: Any, **params: 
     if given and _symbolic_loops.is_wanted([b.array_aval for b in mapping.block_mappings]):
         found |= _symbolic.backward(origin.params, own, wanted, given)
     elif given:
-        for group in _groups(check(origin.params), wanted):
-            found |= _Backward(origin.params, group, sorted(given)).run(own[:first], own[first:], given)
+        call = check(origin.params)
+        for group in _groups(call, wanted):
+            found |= _Backward(call, origin.params, group, sorted(given)).run(own[:first], own[first:], given)
     return [None] * len(own) + [found.get(i) for i in tangents]
 
 
@@ -87,6 +91,18 @@ def checkpoint(before: Any, saveable: Any, unknown: Sequence[bool], instantiated
     return known, eqn, is_unknown, [True] * len(eqn.outvars), _versions.to_instantiate(eqn, instantiated)
 
 
+def repeated(before: Any, *args: Any, **params: Any) -> Any:
+    """The rule for loads of positions that a stride of 0 repeats: JAX takes other ones, or divides by 0."""
+    given = _versions.discharged_load(args, params)
+    load = _strides.repeated(given["transforms"])
+    if load is None:
+        return before(*args, **params)
+    found = jnp.broadcast_to(_versions.transformed(given["ref"], load.transforms), load.params["shape"])
+    if given["mask"] is not None and given["other"] is not None:
+        found = jnp.where(given["mask"], found, given["other"])
+    return (None,) * len(given["operands"]), found
+
+
 def check(params: dict[str, Any]) -> _pallas_call._Call:
     """What is known of a call that can be transposed; others are refused. Of a call over symbolic shapes: of a part of it."""
     mapping = params["grid_mapping"]
@@ -103,10 +119,11 @@ def check(params: dict[str, Any]) -> _pallas_call._Call:
     first, scratch = call.indices, call.indices + len(call.blocks)
     for block in call.blocks:
         use = call.uses[first + block.number]
-        if block.outside:
+        if any(d.outside and d.form.axes & set(mapping.vmapped_dims) for d in block.dims):
             raise _refused(
-                f"blocks of {block.name} that reach outside of its array", "blocks that divide it", f"{block.shape} of {block.mapping.array_aval.shape}"
-            )
+                f"blocks of {block.name} that reach outside of its array, elsewhere for each element of a vmap",
+                "blocks that divide it", f"{block.shape} of {block.mapping.array_aval.shape}",
+            )  # fmt: skip
         if not block.is_output:
             if block.is_written:
                 raise _refused(f"a store to {block.name}", "inputs that are loaded only", "one that is stored to")
@@ -148,7 +165,9 @@ def _is_taken_apart(call: _pallas_call._Call, block: Any) -> bool:
     """Whether each element of an operand is in the block of one step."""
     if not all(isinstance(n, int) for n in call.grid) or _shared_axes(call, block):
         return False
-    return bool(math.prod(call.grid) * math.prod(d.size for d in block.dims) == math.prod(d.extent for d in block.dims))
+    # As many as whole blocks have, where the last one is not whole.
+    extents = [d.extent if d.is_element or d.length is not None else -(-d.extent // d.size) * d.size for d in block.dims]
+    return bool(math.prod(call.grid) * math.prod(d.size for d in block.dims) == math.prod(extents))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,8 +188,8 @@ def _groups(call: _pallas_call._Call, wanted: Sequence[int]) -> list[dict[int, _
 class _Backward:
     """The call that computes the cotangents of some operands."""
 
-    def __init__(self, params: dict[str, Any], wanted: dict[int, _Wanted], given: Sequence[int]) -> None:
-        self.params, self.wanted, self.given = params, wanted, list(given)
+    def __init__(self, call: _pallas_call._Call, params: dict[str, Any], wanted: dict[int, _Wanted], given: Sequence[int]) -> None:
+        self.call, self.params, self.wanted, self.given = call, params, wanted, list(given)
         self.mapping, self.jaxpr = params["grid_mapping"], params["jaxpr"]
         indices, inputs = self.mapping.num_index_operands, self.mapping.num_inputs
         self.outputs = indices + inputs  # where they begin among the body's references
@@ -207,7 +226,8 @@ class _Backward:
         except (NotImplementedError, ValueError) as e:
             if isinstance(e, Unsupported):
                 raise
-            raise _refused(f"what JAX cannot differentiate backwards: {e}", "loops with a static number of turns, and no scopes", "others") from e
+            expected = "loops with a static number of turns, no scopes, no strides under masks"
+            raise _refused("what JAX cannot differentiate backwards", expected, re.split(r"\.\s", str(e))[0].removesuffix(".")) from e
         axes = _versions.varying_axes([*operands, *cotangents.values()])
         out_avals = [_versions.varying_aval(aval.shape, aval.dtype, axes) for aval in self.out_avals]
         zeros = [_versions.varying_zeros(aval, axes) for aval, w in zip(self.out_avals, self.wanted.values()) if w.adds]
@@ -238,8 +258,12 @@ class _Backward:
 
     def _body(self, values: Any, refs: Sequence[Any]) -> None:
         first = self.mapping.num_index_operands
-        loaded = [ref[...] for ref in refs[: self.outputs]]
-        given = [ref[...] for ref in refs[self.outputs : self.outputs + len(self.given)]]
+        inside = [self._inside(block, refs[:first]) for block in self.call.blocks]
+        loaded = [*(ref[...] for ref in refs[:first]), *map(_of_the_array, refs[first : self.outputs], inside)]
+        given = [
+            ref[...] if (there := inside[self.outputs - first + o]) is None else jnp.where(there, ref[...], 0)
+            for o, ref in zip(self.given, refs[self.outputs :])
+        ]
         results = refs[len(refs) - len(self.wanted) :]
         begin = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in self.jaxpr.invars[self.outputs :]]
 
@@ -253,6 +277,36 @@ class _Backward:
         _, backward = jax.vjp(step, *(loaded[first + i] for i in self.wanted))
         for ref, ct, w in zip(results, backward(given), self.wanted.values()):
             ref[...] = ref[...] + ct.astype(ref.dtype) if w.adds else ct
+
+    def _inside(self, block: Any, index_refs: Sequence[Any]) -> Any:
+        """Which elements of a block that may reach outside of its array are in it; None: all."""
+        if not block.outside:
+            return None
+        own = itertools.count()
+        indices = [jnp.int32(0) if a in self.mapping.vmapped_dims else pl.program_id(next(own)) for a in range(len(self.call.grid))]
+        found = block.results(_versions.eval_jaxpr(block.mapping.index_map_jaxpr, [*indices, *index_refs]))
+        starts, lengths = found[: len(block.dims)], iter(found[len(block.dims) :])
+        inside, axis = jnp.ones(block.shape, bool), 0
+        for dim, start in zip(block.dims, starts):
+            length = None if dim.length is None else next(lengths)
+            if dim.squeezed:
+                continue
+            if dim.outside:
+                at = jax.lax.broadcasted_iota(jnp.int32, block.shape, axis)
+                where = at + dim.start(start, 0)
+                inside &= (where >= 0) & (where < dim.extent)
+                inside &= True if length is None else at < length
+            axis += 1
+        return inside
+
+
+def _of_the_array(ref: Any, inside: Any) -> Any:
+    """What an operand's block has of its array. Elsewhere it repeats its first element: derivatives are as finite there as they are inside,
+    and add nothing to the cotangents of what steps share."""
+    if inside is None:
+        return ref[...]
+    first, is_there = ref[(0,) * len(ref.shape)], inside[(0,) * len(ref.shape)]
+    return jnp.where(inside, ref[...], jnp.where(is_there, first, jnp.ones_like(first)))
 
 
 def _named(block: Any) -> Any:

@@ -74,6 +74,9 @@ def _check_index(index: Any) -> None:
         what, remedy = "a mask", "load the array, and choose with jnp.where"
     raise InvalidKernel(f"{what} of type {dtype} in a reference's index\n  expected: integers\n  got: {dtype}\n  remedy: {remedy}")
 
+#: What devices do together.
+_COLLECTIVES = frozenset("psum psum_invariant pmax pmin all_gather all_gather_invariant all_to_all ppermute reduce_scatter".split())
+
 
 @dataclasses.dataclass(frozen=True)
 class FarIndex:
@@ -660,6 +663,19 @@ class Walker:
         self._env[eqn.outvars[0]] = self.grid_indices[axis]
         return True
 
+    def _check_collective(self, name: str, params: dict[str, Any]) -> None:
+        """Steps of a grid are no devices: they have memory in common, and nothing else."""
+        if name not in _COLLECTIVES:
+            return
+        asked = _types.flat_axes(params.get("axes", params.get("axis_name")))
+        own = [axis for axis in asked if axis in self.grid_names or axis in self._axes and axis not in self.mesh_axes]
+        if own:
+            raise Unsupported(
+                f"not supported yet: `{name}` along an axis of the grid"
+                f"\n  expected: an axis of the device mesh, or what each step does by itself\n  got: {own[0]!r}"
+                "\n  remedy: add to a block of a result that all steps have, or to scratch that lasts: o_ref[...] += x"
+            )
+
     def _op(self, eqn: Any) -> Message:
         self._ops += 1
         number = self._ops
@@ -667,6 +683,7 @@ class Walker:
         self._chain = self.debug.add(None if self._expanding else eqn.source_info.traceback, outer, self._function)
         name = _versions.primitive_name(eqn)
         try:
+            self._check_collective(name, eqn.params)
             parts = self._rules(self, name, eqn)
             results = []
             for var in eqn.outvars if parts.results is None else parts.results:

@@ -1,4 +1,4 @@
-"""python -m tests.blocks [--kind blocks|dependent] [--count N] [--seed S] [--jobs J]: random calls against JAX's interpreter."""
+"""python -m tests.blocks [--kind blocks|dependent|values|jvp|vjp] [--count N] [--seed S] [--jobs J]: random calls."""
 
 from __future__ import annotations
 

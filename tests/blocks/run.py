@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 import smalt
 from smalt import _pallas_call, _rows
-from tests.blocks import dependent
+from tests.blocks import dependent, spelled
 from tests.blocks.generate import arguments, build, generate
 from tests.blocks.named import CALLS
 
@@ -119,4 +120,19 @@ def _calls(jaxpr: Any) -> list[Any]:
     return [e for e in jaxpr.eqns if e.primitive.name == "pallas_call"]
 
 
-KINDS = {"blocks": run, "dependent": run_dependent}
+def run_spelled(kind: str, seed: int) -> Result:
+    program = spelled.Program(seed, kind)
+    try:
+        program.check()
+    except smalt.Unsupported as e:
+        return Result(seed, "refused", str(e))
+    except AssertionError as e:
+        return Result(seed, "wrong", str(e))
+    except Exception as e:
+        return Result(seed, "error", f"{type(e).__name__}: {e}\n{program}")
+    return Result(seed, "right")
+
+
+KINDS: dict[str, Callable[[int], Result]] = {
+    "blocks": run, "dependent": run_dependent, **{kind: functools.partial(run_spelled, kind) for kind in spelled.KINDS},
+}  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import pytest
 
 import smalt
+from tests.blocks import spelled
 from tests.blocks.bounded import Bounded
 from tests.blocks.long import Long
 from tests.blocks.named import CALLS
@@ -31,6 +32,13 @@ def test_random(first: int) -> None:
     for seed in range(first, min(first + 50, COUNT)):
         result = run(seed)
         assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"
+
+
+@pytest.mark.parametrize("first", range(0, COUNT // 5, 10))
+@pytest.mark.parametrize("kind", spelled.KINDS)
+def test_spelled_as_for_a_tpu_or_triton(kind: str, first: int) -> None:
+    for seed in range(first, min(first + 10, COUNT // 5)):
+        spelled.Program(seed, kind).check()
 
 
 @pytest.mark.parametrize("first", range(0, COUNT // 2, 50))

@@ -15,6 +15,7 @@ import pytest
 
 import smalt
 from smalt import _blocks, _pallas_call
+from tests.blocks import spelled
 from tests.blocks.bounded import Bounded
 from tests.blocks.long import Long
 from tests.blocks.named import CALLS
@@ -42,6 +43,14 @@ def test_random(first: int) -> None:
     for seed in range(first, first + 10):
         result = run(seed)
         assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"
+
+
+@pytest.mark.parametrize("first", range(0, COUNT // 10, 5))
+@pytest.mark.parametrize("kind", spelled.KINDS)
+def test_spelled_as_for_a_tpu_or_triton(kind: str, first: int) -> None:
+    """Values, and derivatives forwards and backwards."""
+    for seed in range(first, first + 5):
+        spelled.Program(seed, kind).check()
 
 
 @pytest.mark.parametrize("kind, seed", [*(("blocks", 5000 + n) for n in range(12)), *(("dependent", n) for n in (7028, 7035, 7048, 7090, 7195))])
@@ -164,6 +173,46 @@ def test_an_output_that_is_overwritten_is_not_read() -> None:
             body, [x], out_shape=x, grid=(4,), in_specs=[rows(2, 7)], out_specs=rows(2, 7), input_output_aliases={0: 0}
         )
         assert call.blocks[1].reload == reload
+
+
+def test_device_memory_that_all_steps_write_is_written_in_order() -> None:
+    """A block of it, or all of it, that each step takes whole; of parts the author says which, and they go at once."""
+    x = np.random.default_rng(2).integers(-4, 4, (24, 128)).astype(np.float32)
+    whole = plgpu.BlockSpec((8, 128), lambda i: (0, 0), memory_space=plgpu.GMEM)
+
+    def sums(x: Any, o: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            o[...] = jnp.zeros_like(o)
+
+        o[...] += x[...]
+
+    def into(x: Any, z: Any, o: Any) -> None:
+        o[...] = z[...] + x[...]
+
+    def last(x: Any, o: Any) -> None:
+        o[...] = x[...]
+
+    def own(x: Any, o: Any) -> None:
+        o[pl.ds(pl.program_id(0) * 8, 8)] = x[...] + 1
+
+    def call(body: Any, *arrays: Any, rows: int = 8, **how: Any) -> Any:
+        specs = [pl.BlockSpec((8, 128), lambda i: (i, 0)), *[whole] * (len(arrays) - 1)]
+        out = whole if rows == 8 else plgpu.BlockSpec(memory_space=plgpu.GMEM)
+        given = {"out_shape": jax.ShapeDtypeStruct((rows, 128), jnp.float32), "grid": (3,), "in_specs": specs, "out_specs": out, **how}
+        return decided(body, arrays, **given).parallel, pl.pallas_call(body, **given)(*arrays)
+
+    for body, arrays, how, want in [
+        (sums, (x,), {}, x.reshape(3, 8, 128).sum(0)),
+        (into, (x, np.ones((8, 128), np.float32)), {"input_output_aliases": {1: 0}}, x.reshape(3, 8, 128).sum(0) + 1),
+        (last, (x,), {}, x[16:]),
+    ]:
+        parallel, got = call(body, *arrays, **how)
+        assert parallel == (False,), body.__name__
+        np.testing.assert_array_equal(got, want)
+    parallel, got = call(own, x, rows=24)
+    assert parallel == (True,)
+    np.testing.assert_array_equal(got, x + 1)
 
 
 def test_forms() -> None:

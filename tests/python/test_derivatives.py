@@ -11,6 +11,7 @@ import jax.experimental.pallas.tpu as pltpu
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import triton as plt
 import smalt
 
 from tests.blocks import bodies
@@ -287,6 +288,30 @@ def test_prefetched_floats_have_no_tangents() -> None:
     with smalt.emulated(), pytest.raises(smalt.Unsupported, match="with respect to scale, which is prefetched") as e:
         derivative(f, [s, x], [s, x], (0,))
     assert e.value.where is not None and e.value.where.startswith(f"{__file__}:")
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (0, 1)])
+def test_loads_under_masks(wanted: tuple[int, ...]) -> None:
+    """Of references with tangents, without, and of integers, which have none."""
+
+    def body(x_ref: Any, y_ref: Any, n_ref: Any, o_ref: Any) -> None:
+        start = 1 + pl.program_id(0)
+        mask = jax.lax.broadcasted_iota(jnp.int32, (8, 128), 0) + start < 8
+        x, y = (plt.load(ref.at[pl.ds(start, 8), :], mask=mask, other=jnp.full((8, 128), 2.0)) for ref in (x_ref, y_ref))
+        n = plt.load(n_ref.at[pl.ds(start, 8), :], mask=mask, other=jnp.full((8, 128), 3))
+        o_ref[...] = x_ref[...]
+        plt.store(o_ref.at[:, :], jnp.sin(x) * y * n, mask=mask)
+
+    f = pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((16, 128), F32), grid=(2,), in_specs=[rows(8)] * 3, out_specs=rows(8))
+
+    def same(x: Any, y: Any, n: Any) -> Any:
+        found = []
+        for i in range(2):
+            a, b, c = (z[8 * i : 8 * i + 8][1 + i :] for z in (x, y, n))
+            found += [jnp.sin(a) * b * c, x[8 * i + 7 - i : 8 * i + 8]]
+        return jnp.concatenate(found)
+
+    check(f, same, [normal(16, 128), normal(16, 128, seed=1), np.full((16, 128), 2, np.int32)], wanted)
 
 
 def test_traced_grids() -> None:

@@ -12,6 +12,7 @@ import jax.experimental.pallas.tpu as pltpu
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import triton as plt
 
 import smalt
 from tests.blocks import bodies
@@ -144,6 +145,104 @@ def test_blocks_that_overlap() -> None:
 
     f = call(body, in_specs=[pl.BlockSpec((pl.Element(10), pl.Element(128)), lambda i: (i * 8, 0)), pl.BlockSpec((3,), lambda i: (0,))])
     check(f, lambda x, w: jnp.sin(x[:-2]) * w[0] + x[1:-1] * w[1] + x[2:] ** 2 * w[2], [normal(34, 128), normal(3, seed=1)], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("n,block", [(29, 8), (5, 8), (32, 12)])
+def test_blocks_that_reach_outside(n: int, block: int) -> None:
+    """What is outside adds nothing to the weights' cotangents, where it is not finite either (of 0 the logarithm is not)."""
+
+    def body(x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.log(x_ref[...]) * w_ref[...] + 1 / (x_ref[...] + w_ref[...] * 0)
+
+    steps = pl.cdiv(n, block)
+    f = pl.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct((n, 128), F32),
+        grid=(steps,),
+        in_specs=[rows(block), pl.BlockSpec((1, 128), lambda i: (0, 0))],
+        out_specs=rows(block),
+    )
+    x, w = np.abs(normal(n, 128)) + 0.5, normal(1, 128, seed=1)
+    check(f, lambda x, w: jnp.log(x) * w + 1 / x, [x, w], tolerance=1e-4)
+    check(jax.vmap(f, (0, None)), lambda x, w: jnp.log(x) * w + 1 / x, [np.stack([x, x + 1]), w], tolerance=1e-4)
+
+
+def test_tails_that_a_body_masks() -> None:
+    """Means over the rows that there are."""
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        inside = jax.lax.broadcasted_iota(jnp.int32, (8, 128), 0) + 8 * pl.program_id(0) < 21
+        x = jnp.where(inside, x_ref[...], 0)
+        o_ref[...] = x_ref[...] * x.sum(axis=0, keepdims=True)
+
+    f = call(body, grid=(3,), out_shape=jax.ShapeDtypeStruct((21, 128), F32))
+
+    def same(x: Any) -> Any:
+        parts = [x[:8], x[8:16], x[16:]]
+        return jnp.concatenate([p * p.sum(axis=0, keepdims=True) for p in parts])
+
+    check(f, same, [normal(21, 128)], tolerance=1e-4)
+
+
+def test_bounded_slices() -> None:
+    """Groups of rows, one of them empty; what the groups have in common is added up."""
+    starts, sizes = np.int32([0, 5, 5, 12]), np.int32([5, 0, 7, 4])
+
+    def body(starts: Any, sizes: Any, x_ref: Any, w_ref: Any, o_ref: Any) -> None:
+        inside = jax.lax.broadcasted_iota(jnp.int32, (8, 128), 0) < sizes[pl.program_id(0)]
+        o_ref[...] = jnp.where(inside, jnp.log(x_ref[...]) * w_ref[...], 0)
+
+    groups = pl.BlockSpec((pl.BoundedSlice(8), 128), lambda i, starts, sizes: (pl.ds(starts[i], sizes[i]), 0))
+    weights, out = pl.BlockSpec((1, 128), lambda i, *_: (0, 0)), pl.BlockSpec((8, 128), lambda i, *_: (i, 0))
+    spec = pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=2, grid=(4,), in_specs=[groups, weights], out_specs=out)
+    f = pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((32, 128), F32), grid_spec=spec)
+    at = np.concatenate([8 * i + np.arange(n) for i, n in enumerate(sizes)])
+    xs = [starts, sizes, np.abs(normal(16, 128)) + 0.5, normal(1, 128, seed=1)]
+    check(f, lambda starts, sizes, x, w: jnp.zeros((32, 128)).at[at].set(jnp.log(x) * w), xs, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_positions_that_a_stride_of_0_repeats(start: int) -> None:
+    def body(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.sin(x_ref[pl.ds(start, 8, 0), :]) * y_ref[...]
+
+    f = call(body, in_specs=[rows(), rows()])
+
+    def same(x: Any, y: Any) -> Any:
+        return jnp.repeat(jnp.sin(x.reshape(4, 8, 128)[:, start]), 8, 0) * y
+
+    check(f, same, [normal(32, 128), normal(32, 128, seed=1)], tolerance=1e-4)
+
+
+def test_loads_under_masks() -> None:
+    """Of references with tangents and without, outside of which nothing is read."""
+
+    def body(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        start = 1 + pl.program_id(0)
+        mask = jax.lax.broadcasted_iota(jnp.int32, (8, 128), 0) + start < 8
+        x, y = (plt.load(ref.at[pl.ds(start, 8), :], mask=mask, other=jnp.full((8, 128), 2.0)) for ref in (x_ref, y_ref))
+        plt.store(o_ref.at[:, :], x_ref[...], mask=jnp.logical_not(mask))
+        plt.store(o_ref.at[:, :], jnp.sin(x) * y, mask=mask)
+
+    def same(x: Any, y: Any) -> Any:
+        found = []
+        for i in range(4):
+            a, b = x[8 * i : 8 * i + 8], y[8 * i : 8 * i + 8]
+            found += [jnp.sin(a[1 + i :]) * b[1 + i :], a[7 - i :]]
+        return jnp.concatenate(found)
+
+    f, xs = call(body, in_specs=[rows(), rows()]), [normal(32, 128), normal(32, 128, seed=1)]
+    for wanted in (0,), (1,), (0, 1):
+        check(f, same, xs, wanted, tolerance=1e-4)
+
+
+def test_a_block_of_device_memory_that_steps_share() -> None:
+    whole = plgpu.BlockSpec((8, 128), lambda i: (0, 0), memory_space=plgpu.GMEM)
+
+    def body(w_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = w_ref[...] * x_ref[...]
+
+    check(call(body, in_specs=[whole, rows()]), lambda w, x: jnp.tile(w, (4, 1)) * x, [normal(8, 128), normal(32, 128, seed=1)])
 
 
 def test_blocks_that_are_not_visited() -> None:
@@ -372,7 +471,6 @@ def test_other_calls_that_are_refused() -> None:
 
     assert "share the buffers" in refused(call(twice, input_output_aliases={0: 0}), x).what
     assert "a store to args[0]" in refused(call(stores), x).what
-    assert "reach outside" in refused(call(twice, grid=(3,), in_specs=[rows(12)], out_specs=rows(12)), x).what
     assert "backwards" in refused(call(turns), x).what
     assert "backwards" in refused(call(scope), x).what
     whole = pl.BlockSpec(memory_space=plgpu.GMEM)

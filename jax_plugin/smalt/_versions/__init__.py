@@ -10,6 +10,8 @@ from smalt._versions.definitions import defined_by_jax, defined_by_primitive, ha
 from smalt._versions.derivatives import (
     bind_scope,
     chain_derivative,
+    discharged_load,
+    get_p,
     give_barriers_tangents,
     instantiated,
     is_linear_operand,
@@ -17,9 +19,13 @@ from smalt._versions.derivatives import (
     jvp_of_jaxpr,
     known_value,
     linearized,
+    masked_load_p,
+    masked_operands,
+    masked_swap_p,
     primitives_without_jvp,
     to_instantiate,
     trace_body,
+    transformed,
     twice,
     varying_aval,
     varying_axes,
@@ -132,6 +138,7 @@ from smalt._versions.locations import (
     named,
     names_of_references,
     traced_function,
+    without_derivative,
 )
 from smalt._versions.lowering import (
     ChainedRule,

@@ -19,6 +19,7 @@ from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from jax._src.state import discharge as _discharge
+from jax._src.state import primitives as _state_primitives
 
 from smalt._versions.features import IS_011
 from smalt._versions.jaxprs import open_jaxpr
@@ -33,6 +34,7 @@ _DERIVATIVES: dict[str, dict[Any, Any]] = {
     "transpose": _ad.primitive_transposes,
     "partial": _partial_eval.custom_partial_eval_rules,
     "checkpoint": _partial_eval.partial_eval_jaxpr_custom_rules,
+    "discharge": _discharge._discharge_rules,
 }
 
 
@@ -40,7 +42,8 @@ def chain_derivative(kind: str, primitive: Any, rule: Callable[..., Any]) -> lis
     """Puts `rule(before, ...)` before the rule that JAX has; the step that takes it away again.
 
     Of "jvp": (primals, tangents, **params); "linearize": (is_vjp, nonzero, *primals, **params); "transpose": (cotangents, *operands, **params);
-    "partial": (trace, *tracers, **params), some of which are not known; "checkpoint": (saveable, unknown, instantiated, equation).
+    "partial": (trace, *tracers, **params), some of which are not known; "checkpoint": (saveable, unknown, instantiated, equation);
+    "discharge", of what is done to references: see `discharged_load`.
     """
     table = _DERIVATIVES[kind]
     there = table.get(primitive)
@@ -190,6 +193,32 @@ def primitives_without_jvp() -> list[Any]:
     """What Pallas and Mosaic GPU have in kernels and JAX has no derivative of."""
     found = {id(p): p for module in (pallas_primitives, gpu_primitives) for p in vars(module).values() if isinstance(p, jax_core.Primitive)}
     return [p for p in found.values() if p not in _ad.primitive_jvps]
+
+
+get_p = _state_primitives.get_p
+masked_load_p, masked_swap_p = pallas_primitives.load_p, pallas_primitives.swap_p
+
+
+def discharged_load(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """What a rule takes that makes a load a function of what its reference holds: operands, and these by name."""
+    operands = args[1 if IS_011 else 2 :]
+    if "args_tree" in params:
+        ref, transforms, mask, other = params["args_tree"].unflatten(operands)
+    else:
+        ref, mask, other = operands[0], None, None
+        transforms = params["tree"].unflatten(operands[1:])
+    return {"operands": operands, "ref": ref, "transforms": tuple(transforms or ()), "mask": mask, "other": other}
+
+
+def transformed(x: Any, transforms: Sequence[Any]) -> Any:
+    """What a view of a reference has of the array that the reference holds."""
+    return _discharge.transform_array(x, transforms)
+
+
+def masked_operands(flat: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """What a masked load takes, by name; None: not given. Of tangents, too."""
+    ref, _, mask, other = params["args_tree"].unflatten(flat)
+    return {"ref": ref, "mask": mask, "other": other}
 
 
 def is_zero(tangent: Any) -> bool:

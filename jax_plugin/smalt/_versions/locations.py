@@ -222,3 +222,21 @@ def line_of(eqn: Any) -> str:
 
 def _listed(found: Sequence[tuple[str, str, int, int]]) -> str:
     return "".join(f"\n  {'in' if i else 'at'} {file}:{line} ({function})" for i, (file, function, line, _) in enumerate(found))
+
+
+def without_derivative(jaxpr: Any, text: str) -> tuple[str, str] | None:
+    """Of JAX's error that a primitive has no derivative what it is, and its line in a jaxpr; None: it is about something else."""
+    found = re.match(r"Differentiation rule for '(\w+)' not implemented", text)
+    line = None if found is None else _line_of_first(jaxpr, found[1])
+    return None if found is None or line is None else (f"the derivative of {found[1]}", line or function_line(jaxpr))
+
+
+def _line_of_first(jaxpr: Any, name: str) -> str | None:
+    """The line of the first such equation, or of what it is in; None: there is none."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == name:
+            return line_of(eqn)
+        for inner in inner_jaxprs(eqn):
+            if (line := _line_of_first(inner, name)) is not None:
+                return line or line_of(eqn)
+    return None

@@ -26,9 +26,11 @@ def led_by(block: Any, axis: int, size: int) -> Any:
     """A block mapping of an array with one dimension more in front, of which each index of a grid axis has its own part."""
     opened, consts = open_jaxpr(block.index_map_jaxpr)
     info = opened.debug_info._replace(result_paths=None)
+    results = block.index_map_out_tree.unflatten(opened.outvars)
     opened = opened.replace(outvars=[opened.invars[axis], *opened.outvars], debug_info=info)
     return dataclasses.replace(
         block,
+        index_map_out_tree=jax.tree.structure((0, *results)),
         block_shape=(pallas_core.Squeezed(), *block.block_shape),
         index_map_jaxpr=opened if IS_011 else jax_core.ClosedJaxpr(opened, consts),
         array_aval=block.array_aval.update(shape=(size, *block.array_aval.shape)),
