@@ -16,6 +16,7 @@ import functools
 import json
 import pathlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,10 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
-from jax.experimental.pallas import triton as plt
 
 import smalt
 from benchmarks import common
+
+with warnings.catch_warnings():  # JAX is about to remove it
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import jax.experimental.pallas.triton as plt
 
 GROUP = 128
 Blocks = tuple[int, int, int]

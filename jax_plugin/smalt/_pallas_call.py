@@ -239,7 +239,7 @@ class _Call:
                 program = _program.read(self.jaxpr)
             except _program.Unreadable:
                 return None
-            return _warpgroups.plan(program, {program.params[i] for i in read_only}, params.num_stages or _triton.STAGES, budget)
+            return _warpgroups.plan(program, {program.params[i] for i in read_only}, params.num_stages or _triton.STAGES, budget, True)
         if len(turns) != 1 or turns[0] != max(self.own) or any(b.partner is not None for b in self.blocks):
             return None
         if not all(_versions.is_plain_scratch(a) for a in self.mapping.scratch_avals):
@@ -255,7 +255,8 @@ class _Call:
         if found is None:
             return None
         stages = params.num_stages if self.is_triton else None
-        return _warpgroups.plan(found.program, found.free, stages or STAGES, budget, found)
+        any_order = self.compiler_params.approx_math or getattr(self.compiler_params, "accumulate_products", False)
+        return _warpgroups.plan(found.program, found.free, stages or STAGES, budget, any_order, found)
 
     def threads(self) -> dict[str, Any]:
         """Of the kernel's mesh, how many warpgroups there are."""

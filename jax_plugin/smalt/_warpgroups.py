@@ -114,15 +114,19 @@ class Plan:
         return f"{each}; one copies ahead: {slots}"
 
 
-def plan(program: Block, free: set[Value], stages: int, room: int, turns: _turns.Turns | None = None) -> Plan | None:
+def plan(
+    program: Block, free: set[Value], stages: int, room: int, any_order: bool, turns: _turns.Turns | None = None
+) -> Plan | None:
     """None: the program stays as it is. `free`: references to arrays in device memory that nothing stores to; `room`: bytes of shared memory for
-    rings; `turns`: what the program was made of."""
+    rings; `any_order`: whether floats may be added to sums one by one; `turns`: what the program was made of."""
     nodes = list(program.all_nodes())
     products = [n for n in nodes if n.name == "dot_general"]
     if not free or not products or not _may_be_run(nodes):
         return None
     rows = max(_product_rows(n) for n in products)
     sums = [s for s in map(_accumulation.find, (n for n in nodes if n.is_loop and not n.block.loops)) if s is not None]
+    if not any_order and any(np.dtype(s.product.results[0].aval.dtype).kind != "i" for s in sums):
+        sums = []
     if any(n not in [s.product for s in sums] for n in products):  # `wgmma` beside other products
         sums = []
     for computing, found in itertools.product(sorted({1, rows // ROWS}, reverse=True), [sums, []] if sums else [[]]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,10 @@ import smalt
 from benchmarks import narrow
 from tests.kernels.suite import enabled
 from tests.kernels.turns import Turned
+
+with warnings.catch_warnings():  # JAX is about to remove it
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import jax.experimental.pallas.triton as plt
 
 PRODUCTS = {p.name: p for p in narrow.products(256, 256, 512)}
 
@@ -113,6 +118,61 @@ def test_fp8_is_multiplied_as_it_is_unless_more_is_asked_for() -> None:
             got = jax.jit(matmul(128, precision=precision))(x, y)
         errors.append(np.abs(np.asarray(got, np.float64) - want).max() / np.abs(want).max())
     assert errors[0] < 2e-3 and errors[1] < 1e-5 and errors[1] < errors[0]
+
+
+@pytest.mark.parametrize("start", [0.0, 2.5])
+@pytest.mark.parametrize("turns", ["static", "dynamic", "none", "branch", "while"])
+def test_sums_in_loops_of_any_kind(turns: str, start: float) -> None:
+    n, rows, columns, depth = 4, 128, 64, 64
+
+    def body(x: Any, w: Any, count: Any, o: Any) -> None:
+        def turn(i: Any, acc: Any) -> Any:
+            at = pl.ds(i * depth, depth)
+            return acc + jnp.dot(x[:, at], w[at, :].astype(x.dtype), preferred_element_type=jnp.float32)
+
+        begin = jnp.full((rows, columns), start, jnp.float32)
+        if turns == "static":
+            acc = lax.fori_loop(0, n, turn, begin)
+        elif turns in ("dynamic", "none"):
+            acc = lax.fori_loop(0, count[0], turn, begin)
+        elif turns == "branch":
+            acc = lax.cond(pl.program_id(0) == 0, lambda: lax.fori_loop(0, n, turn, begin), lambda: begin)
+        else:
+            acc = lax.while_loop(lambda c: c[0] < count[0], lambda c: (c[0] + 1, turn(c[0], c[1])), (jnp.int32(0), begin))[1]
+        o[...] = acc
+
+    r = np.random.default_rng(0)
+    x, w = jnp.asarray(r.standard_normal((2 * rows, n * depth)), jnp.bfloat16), jnp.asarray(r.integers(-8, 8, (n * depth, columns)), jnp.int8)
+    done = {"none": 0, "dynamic": 3, "while": 3}.get(turns, n)
+    call = pl.pallas_call(
+        body,
+        grid=(2,),
+        in_specs=[pl.BlockSpec((rows, n * depth), lambda i: (i, 0)), pl.BlockSpec(w.shape, lambda i: (0, 0)), pl.BlockSpec((1,), lambda i: (0,))],
+        out_specs=pl.BlockSpec((rows, columns), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((2 * rows, columns), jnp.float32),
+        compiler_params=plt.CompilerParams(num_stages=3),
+    )
+    with enabled():
+        got = np.asarray(jax.jit(call)(x, w, jnp.array([done], jnp.int32)))
+        (report,) = smalt.inspect(call, x, w, jnp.array([done], jnp.int32))
+    want = start + np.asarray(x, np.float64)[:, : done * depth] @ np.asarray(w, np.float64)[: done * depth]
+    if turns == "branch":
+        want[rows:] = start
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=0.5)
+    assert "wgmma.wait_group.sync.aligned 1" in report.ptx
+
+
+def test_floats_stay_in_the_authors_order() -> None:
+    """With Mosaic GPU's parameters a step's product is summed first."""
+    x, y = jnp.full((64, 128), 1 / 32, jnp.float16), jnp.ones((128, 64), jnp.float16)
+    found = []
+    for params in (smalt.CompilerParams(), smalt.CompilerParams(accumulate_products=True), None):
+        with enabled():
+            f = matmul(64, start=2.0**24, params=params)
+            found.append(float(np.asarray(jax.jit(f)(x, y)).min()) - 2.0**24)
+            (report,) = smalt.inspect(f, x, y)
+        assert ("wgmma.wait_group.sync.aligned 1" in report.ptx) == (len(found) > 1)
+    assert found[0] == 4  # twice 2, which are two units in the last place
 
 
 def test_what_only_the_last_step_leaves_goes_as_it_was() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
+
+with warnings.catch_warnings():  # JAX is about to remove it
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import jax.experimental.pallas.triton as plt
 
 KINDS = ("matmul", "matmul", "attention", "gated", "totals")
 WEIGHTS = ("same", "int8", "int4", "e4m3", "scaled int4", "scaled int8", "scaled rows", "square scales")
@@ -224,8 +229,6 @@ class Turned:
             shapes.append(jax.ShapeDtypeStruct((*one, m, self.grid[1]), jnp.float32))
         params: Any = pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")) if self.parameters == "tpu" else None
         if self.parameters == "triton":
-            import jax.experimental.pallas.triton as plt
-
             params = plt.CompilerParams(num_warps=4, num_stages=2)
         return pl.pallas_call(
             self.body,
