@@ -227,7 +227,7 @@ class _Reader:
             return
         for node in self.body.all_nodes():
             if node.name == "swap" and node.operands[0] is ref:
-                operands = [self._ref(ref, None), section.state[ref], *node.operands[2:]]
+                operands = [self._parameter(ref, None), section.state[ref], *node.operands[2:]]
                 made = Node(node.eqn, "swap", operands, [], section.block)
                 made.results = [Value(v.aval, made) for v in node.results]
                 section.block.nodes.append(made)
@@ -238,6 +238,9 @@ class _Reader:
     def _ref(self, ref: Value, step: int | None) -> Value:
         if ref in self.lasting:
             raise _Other("a use of what lasts that is no load or store of all of it")
+        return self._parameter(ref, step)
+
+    def _parameter(self, ref: Value, step: int | None) -> Value:
         key = self.at[ref], step if self.at[ref] in self.roles.moving else None
         if key not in self.refs:
             self.refs[key] = Value(ref.aval)

@@ -175,6 +175,40 @@ def test_floats_stay_in_the_authors_order() -> None:
     assert found[0] == 4  # twice 2, which are two units in the last place
 
 
+@pytest.mark.parametrize("skips", [False, True])
+def test_sums_in_an_outputs_block(skips: bool) -> None:
+    """Without scratch; steps that are skipped leave what there is."""
+
+    def body(x: Any, y: Any, o: Any) -> None:
+        @pl.when(pl.program_id(2) == 0)
+        def _() -> None:
+            o[...] = jnp.zeros_like(o)
+
+        def add() -> None:
+            o[...] += jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
+
+        if skips:
+            pl.when(pl.program_id(2) != 1)(add)
+        else:
+            add()
+
+    r = np.random.default_rng(2)
+    x, y = jnp.asarray(r.standard_normal((256, 192)), jnp.bfloat16), jnp.asarray(r.standard_normal((192, 128)), jnp.bfloat16)
+    f = pl.pallas_call(
+        body,
+        out_shape=jax.ShapeDtypeStruct((256, 128), jnp.float32),
+        grid=(2, 2, 3),
+        in_specs=[pl.BlockSpec((128, 64), lambda i, j, k: (i, k)), pl.BlockSpec((64, 64), lambda i, j, k: (k, j))],
+        out_specs=pl.BlockSpec((128, 64), lambda i, j, k: (i, j)),
+    )
+    with enabled():
+        got = jax.jit(f)(x, y)
+        (report,) = smalt.inspect(f, x, y)
+    kept = [k for k in range(192) if not (skips and k // 64 == 1)]
+    np.testing.assert_allclose(got, np.asarray(x, np.float64)[:, kept] @ np.asarray(y, np.float64)[kept], rtol=1e-3, atol=1e-2)
+    assert "2 warpgroups compute" in str(report) and "one copies ahead" in str(report)
+
+
 def test_what_only_the_last_step_leaves_goes_as_it_was() -> None:
     """Something behind the last step's store that steps hand on: no loop, and right."""
 
