@@ -370,6 +370,16 @@ impl<'a> History<'a> {
         *self.bulk_group(actor) += 1;
     }
 
+    /// The same by all threads: those that issued stores in warp regions, too.
+    pub fn commit_groups(&mut self, actor: Actor) {
+        self.commit_group(actor);
+        if actor.apart.is_none() {
+            for (warp, groups) in self.bulk_groups[1].iter_mut().enumerate() {
+                *groups += u32::from(actor.warps >> warp & 1 == 1);
+            }
+        }
+    }
+
     pub fn wait_bulk_stores(&mut self, actor: Actor, n: u32, scope: WaitScope) {
         self.met = false;
         let now = self.clock.tick();

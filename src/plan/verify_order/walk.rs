@@ -575,7 +575,7 @@ impl<'a> Walk<'a> {
                     self.history.commit_group(actor);
                 }
             }
-            OpKind::CommitGroup => self.history.commit_group(actor),
+            OpKind::CommitGroup => self.history.commit_groups(actor),
             OpKind::WaitSmemToGmem { n, scope } => self.history.wait_bulk_stores(actor, *n, *scope),
             OpKind::CommitSmem => {
                 self.history.fence(actor, Space::Shared, true);
