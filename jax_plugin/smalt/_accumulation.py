@@ -16,7 +16,7 @@ import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 
-from smalt import _barriers, _division, _versions
+from smalt import _barriers, _dimensions, _division, _versions
 from smalt._dimensions import Split
 from smalt._division import Demands
 from smalt._program import Node, Value
@@ -27,6 +27,8 @@ BUFFERS = 3
 MAX_COLUMNS = 256
 #: The named barrier where those that compute an operand meet.
 BARRIER = 14
+#: Positions of a part of a computed operand.
+LEAST_PART = 16
 
 
 @dataclasses.dataclass(eq=False)
@@ -43,11 +45,15 @@ class Sum:
     is_along_n: bool
 
     @property
+    def is_turned(self) -> bool:
+        """Whether it has to be turned: `wgmma` has 8-bit numbers along what is contracted."""
+        return self.is_along_n and _versions.bits_of(self.right.aval.dtype) == 8
+
+    @property
     def is_in_buffer(self) -> bool:
-        """Whether the right operand goes through a buffer: a step computes it, or it lies as `wgmma` does not take 8-bit numbers."""
+        """Whether the right operand goes through a buffer: a step computes it, or it has to be turned."""
         node = self.right.node
-        is_loaded = node is not None and node.name in _division.LOADS
-        return not is_loaded or self.is_along_n and _versions.bits_of(self.right.aval.dtype) == 8
+        return node is None or node.name not in _division.LOADS or self.is_turned
 
     def shared(self, parts: int) -> Split:
         """The dimension of a computed right operand of which each warpgroup computes its part; None: there is none."""
@@ -56,10 +62,6 @@ class Sum:
             if self.right.shape[d] % (parts * LEAST_PART) == 0:
                 return d
         return None
-
-
-#: Positions of a part of an operand.
-LEAST_PART = 16
 
 
 @dataclasses.dataclass(eq=False)
@@ -78,12 +80,7 @@ class Accumulation:
     def sums(self) -> Any:
         """The type of a warpgroup's sums."""
         aval = self.sum.product.results[0].aval
-        return plgpu.ACC(tuple(n // self.parts if d == self.split else n for d, n in enumerate(aval.shape)), aval.dtype)
-
-    @property
-    def is_turned(self) -> bool:
-        """Whether the buffer has the operand's dimensions the other way round: 8-bit numbers lie along what is contracted."""
-        return self.sum.is_along_n and _versions.bits_of(self.sum.right.aval.dtype) == 8
+        return plgpu.ACC(_dimensions.part_of(aval.shape, self.split, self.parts), aval.dtype)
 
     @property
     def bytes(self) -> int:
@@ -92,7 +89,7 @@ class Accumulation:
     @property
     def buffers(self) -> Any:
         shape = self.sum.right.shape
-        return plgpu.SMEM((BUFFERS, *(shape[::-1] if self.is_turned else shape)), self.sum.right.aval.dtype)
+        return plgpu.SMEM((BUFFERS, *(shape[::-1] if self.sum.is_turned else shape)), self.sum.right.aval.dtype)
 
     def multiply(self, sums: Any, left: Any, right: Any) -> None:
         """Issues a product, and waits for the one before it. `left`: an array, or memory; `right`: memory, (contracted, columns)."""
@@ -106,12 +103,12 @@ class Accumulation:
         if at is not None:
             size = self.sum.right.shape[at] // self.parts
             index = [pl.ds(part * size, size) if d == at else slice(None) for d in range(2)]
-            own = buffer.at[tuple(index[::-1] if self.is_turned else index)]
-        own[...] = value.T if self.is_turned else value
+            own = buffer.at[tuple(index[::-1] if self.sum.is_turned else index)]
+        own[...] = value.T if self.sum.is_turned else value
         plgpu.commit_smem()
         if self.parts > 1:
             _barriers.named_barrier_sync(BARRIER, 128 * self.parts)
-        is_right = self.sum.is_along_n and not self.is_turned
+        is_right = self.sum.is_along_n and not self.sum.is_turned
         matrix = buffer if is_right else _versions.transposed_ref(buffer, (1, 0))
         if self.splits[1] is None:
             return matrix

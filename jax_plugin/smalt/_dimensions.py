@@ -79,6 +79,11 @@ def _product_splits(params: Mapping[str, Any], operands: Sequence[Shape], split:
     return [None, free[1][split - len(free[0])]]
 
 
+def part_of(shape: Shape, split: Split, parts: int) -> tuple[int, ...]:
+    """The shape of one of so many parts."""
+    return tuple(n // parts if d == split else n for d, n in enumerate(shape))
+
+
 def params_of_part(params: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     """The parameters of an equation whose result has the shape of a part."""
     sized = next((key for key in ("shape", "new_sizes") if key in params), None)  # of `broadcast_in_dim`, `iota`; `reshape`

@@ -105,7 +105,8 @@ class _Reader:
         self.at = {v: i for i, v in enumerate(body.params)}
         self.by_step = self._by_step()
         touched = self._touched()
-        self.lasting = {v for v, i in self.at.items() if i in roles.scratch or i in roles.outputs - roles.moving and v in touched}
+        # In order, as all that is iterated over here: a call has one descriptor, whatever addresses its values have.
+        self.lasting = [v for v, i in self.at.items() if i in roles.scratch or i in roles.outputs - roles.moving and v in touched]
         self.program = Block(None)
         self.refs: dict[tuple[int, int | None], Value] = {}
         self.before = _Section(self.program, 0, {}, {})
@@ -360,7 +361,7 @@ class _Reader:
                 self._write(n, own)
             own.block.results = [self._value(v, own) for v in arm.results]
             inner.append(own)
-        for ref in {r for own in inner for r in own.state}:
+        for ref in dict.fromkeys(r for own in inner for r in own.state):
             self._begin(ref, section)
             for own in inner:
                 if ref in section.state:

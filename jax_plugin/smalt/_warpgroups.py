@@ -420,7 +420,7 @@ class _Run:
 
     def part_of(self, shape: Sequence[int], split: Split) -> tuple[int, ...]:
         """The shape of a warpgroup's part."""
-        return tuple(n // self.plan.computing if d == split else n for d, n in enumerate(shape))
+        return _dimensions.part_of(shape, split, self.plan.computing)
 
     def block(self, block: Block, env: Environment) -> None:
         for node in block.nodes:

@@ -209,6 +209,18 @@ def test_sums_in_an_outputs_block(skips: bool) -> None:
     assert "2 warpgroups compute" in str(report) and "one copies ahead" in str(report)
 
 
+def test_one_call_has_one_descriptor() -> None:
+    """Whatever addresses the objects have that stand for its values."""
+    t = next(t for t in map(Turned.of, range(1000)) if t.kind == "attention" and t.skip == "even" and t.beside and t.steps > 2)
+    found, kept = set(), []
+    for i in range(12):
+        kept.append([object() for _ in range(997 * i)])
+        with enabled():
+            ((_, descriptor, _),) = smalt.descriptor(t.run(False), *t.data())
+        found.add(bytes(descriptor))
+    assert len(found) == 1
+
+
 def test_what_only_the_last_step_leaves_goes_as_it_was() -> None:
     """Something behind the last step's store that steps hand on: no loop, and right."""
 
