@@ -186,6 +186,16 @@ def products(m: int, n: int, k: int) -> Iterator[Product]:
 
     yield Product("w4a16", (x, w, s), (m, n, k), dequantised, plain=plain)
 
+    wk = Operand(jnp.asarray(rng.integers(-8, 8, (n, k)), jnp.int4), (("n", 1), ("k", 1)))
+
+    def dequantised_k(acc: Any, x: Any, w: Any, s: Any) -> Any:
+        return acc + dot_t(x, w.astype(jnp.bfloat16) * rows_of(s, w.shape[1]).T)
+
+    def plain_k(x: Any, w: Any, s: Any) -> Any:
+        return dot_t(x, w.astype(jnp.bfloat16) * rows_of(s, w.shape[1]).T, jnp.bfloat16)
+
+    yield Product("w4a16 along K", (x, wk, s), (m, n, k), dequantised_k, plain=plain_k)
+
     x8 = Operand(jnp.asarray(rng.integers(-127, 128, (m, k)), jnp.int8), (("m", 1), ("k", 1)))
     w8 = Operand(jnp.asarray(rng.integers(-127, 128, (n, k)), jnp.int8), (("n", 1), ("k", 1)))
     sx = Operand(jnp.asarray(rng.uniform(0.5, 1, (m, 1)) / 4096, jnp.float32), (("m", 1), ("", 1)))

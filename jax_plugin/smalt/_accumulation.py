@@ -2,14 +2,21 @@
 
 `acc = acc + a @ b` in a loop that nothing else looks at is what `wgmma` does to an accumulator by itself: a step's product is issued, the one before
 it is waited for, and what the next step converts and scales is computed meanwhile. Operands that lie in a ring are read there, and their slots are
-given back a step later. A right operand that a step computes is computed by all warpgroups together, each its part, in one of three buffers: when a
-warpgroup begins to fill one, the others may still read the one before, but none the one of two steps before.
+given back a step later.
+
+A right operand that a step computes is, of the transposed product, the left one, and those are multiplied from registers: each warpgroup computes its
+columns of the result, and converts their weights slice by slice, one while the product of the one before it runs. What a thread has of a column of
+tiles are neighbours, so that it loads narrow numbers by the word: which of the result's columns is which row of the transposed product is free.
+
+Where that does not fit, it is computed by all warpgroups together, each its part, in one of three buffers: when a warpgroup begins to fill one, the
+others may still read the one before, but none the one of two steps before.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -29,6 +36,9 @@ MAX_COLUMNS = 256
 BARRIER = 14
 #: Positions of a part of a computed operand.
 LEAST_PART = 16
+#: Of the contracted dimension what a `wgmma` of 16-bit numbers takes, and rows of its left operand.
+SLICE = 16
+TILE_ROWS = 64
 
 
 @dataclasses.dataclass(eq=False)
@@ -43,6 +53,18 @@ class Sum:
     #: The right operand, before it is transposed, and whether its first dimension is the contracted one.
     right: Value
     is_along_n: bool
+    #: Whether the right operand is computed in registers, as the left one of the transposed product.
+    is_in_registers: bool = False
+
+    def in_registers(self) -> Sum | None:
+        """The transposed product; None: its left operand would be one that is loaded as it is."""
+        is_wide = _versions.bits_of(self.right.aval.dtype) == 16
+        return dataclasses.replace(self, is_in_registers=True) if self.is_in_buffer and is_wide else None
+
+    @property
+    def contracted(self) -> int:
+        """The right operand's dimension, before it is transposed."""
+        return 0 if self.is_along_n else 1
 
     @property
     def is_turned(self) -> bool:
@@ -52,6 +74,8 @@ class Sum:
     @property
     def is_in_buffer(self) -> bool:
         """Whether the right operand goes through a buffer: a step computes it, or it has to be turned."""
+        if self.is_in_registers:
+            return False
         node = self.right.node
         return node is None or node.name not in _division.LOADS or self.is_turned
 
@@ -79,8 +103,28 @@ class Accumulation:
     @property
     def sums(self) -> Any:
         """The type of a warpgroup's sums."""
-        aval = self.sum.product.results[0].aval
-        return plgpu.ACC(_dimensions.part_of(aval.shape, self.split, self.parts), aval.dtype)
+        return plgpu.ACC(self.shape[::-1] if self.sum.is_in_registers else self.shape, self.sum.product.results[0].aval.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a warpgroup's part of the result."""
+        return _dimensions.part_of(self.sum.product.results[0].shape, self.split, self.parts)
+
+    def columns(self, part: Any) -> Any:
+        """A slice of a computed right operand as rows of the transposed product. A thread has of each tile two rows, of each warp's sixteen: they and
+        those of all tiles are neighbouring columns."""
+        if self.sum.is_along_n:
+            k, n = part.shape
+            return part.reshape(k, 4, 8, n // TILE_ROWS, 2).transpose(3, 1, 4, 2, 0).reshape(n, k)
+        n, k = part.shape
+        return part.reshape(4, 8, n // TILE_ROWS, 2, k).transpose(2, 0, 3, 1, 4).reshape(n, k)
+
+    def result(self, sums: Any) -> Any:
+        """A warpgroup's part of the result."""
+        if not self.sum.is_in_registers:
+            return sums
+        rows, columns = self.shape
+        return sums.reshape(columns // TILE_ROWS, 4, 2, 8, rows).transpose(4, 1, 3, 0, 2).reshape(rows, columns)
 
     @property
     def bytes(self) -> int:
@@ -90,6 +134,16 @@ class Accumulation:
     def buffers(self) -> Any:
         shape = self.sum.right.shape
         return plgpu.SMEM((BUFFERS, *(shape[::-1] if self.sum.is_turned else shape)), self.sum.right.aval.dtype)
+
+    def transforms(self, shape: Sequence[int], dtype: Any) -> tuple[Any, ...]:
+        """Of a slot from which a warpgroup loads its columns: rows of them, swizzled, so that threads of several rows do not meet in a bank."""
+        bits, parts = _versions.bits_of(dtype), 1 if self.split is None or self.sum.contracted == 1 else self.parts
+        if not self.sum.is_in_registers or len(shape) != 2 or shape[0] % 8 or shape != self.sum.right.shape:
+            return ()
+        width = next((w for w in (128, 64, 32) if shape[1] // parts * bits % (8 * w) == 0), None)
+        if width is None:
+            return ()
+        return plgpu.TilingTransform((8, 8 * width // bits)), plgpu.SwizzleTransform(width)
 
     def multiply(self, sums: Any, left: Any, right: Any) -> None:
         """Issues a product, and waits for the one before it. `left`: an array, or memory; `right`: memory, (contracted, columns)."""
@@ -154,6 +208,8 @@ def divided(found: Sum, demands: Demands, parts: int) -> Accumulation | None:
     of_right = demands.get(found.right, set())
     made = Accumulation(found, parts, split, of_operands, next(iter(of_right)) if len(of_right) == 1 else None)
     rows, columns = made.sums.shape
+    if found.is_in_registers and (split == 0 or found.right.shape[found.contracted] % SLICE):
+        return None
     return made if rows % 64 == 0 and columns % 8 == 0 and columns <= MAX_COLUMNS else None
 
 

@@ -178,7 +178,9 @@ class _Reader:
                 if last and (before != self.inside.state or self._stores(self.inside.block.nodes[count:])):
                     raise _Other("something behind what the last step does")
         loop = self._loop()
-        after = _Section(self.program, self.steps - 1, {}, {r: self.final[v] for r, v in self.inside.state.items()})
+        # What the first step stores and no other touches is what it stored.
+        state = self.before.state | {r: self.final[v] for r, v in self.inside.state.items()}
+        after = _Section(self.program, self.steps - 1, {}, state)
         for node in last:
             self._branch(node, after)
         for ref in self.lasting:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from smalt import _accumulation, _dimensions, _division, _program, _turns, _versions
+from smalt import _accumulation, _dimensions, _division, _program, _slices, _turns, _versions
 from smalt._dimensions import Split
 from smalt._division import Demands
 from smalt._program import Block, Node, Value
@@ -43,6 +43,8 @@ LEAST, LEAST_FACTOR = 2 << 10, 128
 MAX_SIDE = 256
 #: Registers of a thread that copies; those that compute share the others that a block begins with.
 PRODUCER_REGISTERS = 40
+#: Beside sums: operands in registers, and what they are computed of.
+OPERAND_REGISTERS = 64
 MAX_REGISTERS = 240
 #: Of a multiprocessor.
 REGISTERS = 65_536
@@ -97,19 +99,34 @@ class Plan:
     def ring_of_load(self, node: Node | None) -> Ring | None:
         return next((r for r in self.rings if r.load is node), None)
 
+    def transforms(self, ring: Ring) -> tuple[Any, ...]:
+        """How a ring's slots lie in memory, if its uses do not say."""
+        found = None if ring.loop is None else self.sums.get(ring.loop)
+        if found is None or found.sum.product.operands[0].node is ring.load:
+            return ()
+        return found.transforms(ring.value.shape, ring.value.aval.dtype)
+
     @property
     def threads(self) -> int:
         return self.computing + 1
 
     @property
     def registers(self) -> int:
-        """Of a thread that computes: for two blocks of a multiprocessor, if one warpgroup computes, and there is room for their rings."""
-        blocks = 2 if self.computing == 1 and 2 * sum(r.slot_bytes * r.stages for r in self.rings) <= ROOM else 1
-        pool = REGISTERS // (128 * self.threads * blocks) // 8 * 8 * self.threads
+        """Of a thread that computes: for two blocks of a multiprocessor, if one warpgroup computes, and there is room for their rings and sums."""
+        is_small = 2 * sum(r.slot_bytes * r.stages for r in self.rings) <= ROOM
+        is_double = self.computing == 1 and is_small and self.needed_registers <= REGISTERS // (2 * 128 * self.threads)
+        pool = REGISTERS // (128 * self.threads * (2 if is_double else 1)) // 8 * 8 * self.threads
         return min(MAX_REGISTERS, (pool - PRODUCER_REGISTERS) // self.computing // 8 * 8)
 
+    @property
+    def needed_registers(self) -> int:
+        """Of a thread: the result of a product, and what it is computed of."""
+        parts = [(n, s) for n in self.program.all_nodes() if n.name == "dot_general" for s in self.demands.get(n.results[0], ())]
+        words = [math.prod(_dimensions.part_of(n.results[0].shape, s, self.computing)) // 128 for n, s in parts]
+        return max(words, default=0) + OPERAND_REGISTERS
+
     def describe(self) -> str:
-        each = "a warpgroup computes" if self.computing == 1 else f"{self.computing} warpgroups compute, each its rows"
+        each = "a warpgroup computes" if self.computing == 1 else f"{self.computing} warpgroups compute, each its part"
         slots = ", ".join(f"{list(r.value.shape)} in {r.stages} slots" for r in self.rings)
         return f"{each}; one copies ahead: {slots}"
 
@@ -129,8 +146,13 @@ def plan(
         sums = []
     if any(n not in [s.product for s in sums] for n in products):  # `wgmma` beside other products
         sums = []
-    for computing, found in itertools.product(sorted({1, rows // ROWS}, reverse=True), [sums, []] if sums else [[]]):
-        if not 1 <= computing <= MAX_COMPUTING or computing > 1 and (rows % ROWS or not _is_apart(nodes, free)):
+    choices = list(itertools.product(sorted({1, rows // ROWS}, reverse=True), [sums, []] if sums else [[]]))
+    in_registers = [s.in_registers() or s for s in sums]
+    if any(s.is_in_registers for s in in_registers):  # each warpgroup its columns
+        choices = [(n, in_registers) for n in (*range(2, MAX_COMPUTING + 1), 1)] + choices
+    for computing, found in choices:
+        is_by_rows = not any(s.is_in_registers for s in found)
+        if not 1 <= computing <= MAX_COMPUTING or computing > 1 and (is_by_rows and rows % ROWS or not _is_apart(nodes, free)):
             continue
         made = _plan(program, free, products, computing, found, stages, room)
         if made is not None:
@@ -160,10 +182,18 @@ def _plan(
     if any(r.loop in accumulations and r.stages == 1 for r in rings):  # a product reads a slot while the next one is filled
         return None
     # An operand that is loaded is read where it lies.
-    if any(not s.is_in_buffer and s.right.node not in [r.load for r in rings] for s in sums):
+    loads = [r.load for r in rings]
+    if any(not s.is_in_buffer and not s.is_in_registers and s.right.node not in loads for s in sums):
+        return None
+    if any(s.is_in_registers and s.product.operands[0].node not in loads for s in sums):
         return None
     needed = _producer(rings, free)
-    return Plan(program, computing, demands, stores, rings, *needed, None, accumulations) if rings and needed is not None else None
+    if not rings or needed is None:
+        return None
+    found = Plan(program, computing, demands, stores, rings, *needed, None, accumulations)
+    # Nothing can keep sums elsewhere while products from registers add to them.
+    is_tight = any(s.is_in_registers for s in sums) and found.needed_registers > found.registers
+    return None if is_tight else found
 
 
 def _may_be_run(nodes: Sequence[Node]) -> bool:
@@ -223,7 +253,7 @@ def _rings(program: Block, demands: Demands, free: set[Value], stages: int, room
             rings.append(Ring(node, loops[0], max(1, stages), split))
     if all(r.loop is None for r in rings):
         return []
-    while sum(r.slot_bytes * r.stages for r in rings) > room:
+    while rings and sum(r.slot_bytes * r.stages for r in rings) > room:
         deep = [r for r in rings if r.stages > 1]
         if deep:
             most = max(r.stages for r in deep)
@@ -329,7 +359,7 @@ def run(plan: Plan, refs: Callable[[Any], Sequence[Any]], place: Callable[[str, 
     """Writes the kernel's body. `refs`: the references at a step of the axis that is a loop; `place`: what `program_id` and `num_programs` give."""
     allocations: list[Any] = []
     for ring in plan.rings:
-        allocations.append(plgpu.SMEM((ring.stages, *ring.value.shape), ring.value.aval.dtype))
+        allocations.append(plgpu.SMEM((ring.stages, *ring.value.shape), ring.value.aval.dtype, transforms=plan.transforms(ring)))
         allocations.append(plgpu.Barrier(num_barriers=ring.stages))
         if ring.loop is not None:
             allocations.append(plgpu.Barrier(num_arrivals=plan.computing, num_barriers=ring.stages))
@@ -476,6 +506,9 @@ class _Run:
         return env[value, split]
 
     def accumulate(self, found: _accumulation.Accumulation, sums: Any, env: Environment) -> None:
+        if found.sum.is_in_registers:
+            self.accumulate_slices(found, sums, env)
+            return
         left, right = found.sum.product.operands
         a = self.in_ring(left) if self.ring_of(left) is not None else self.read(left, found.splits[0], env)
         if not found.sum.is_in_buffer:
@@ -489,6 +522,24 @@ class _Run:
                 self.release(ring, is_running=False)
             self.read_rings = []
         found.multiply(sums, a, b)
+
+    def accumulate_slices(self, found: _accumulation.Accumulation, sums: Any, env: Environment) -> None:
+        """Adds the transposed product, slice by slice; what lies in rings is loaded ahead."""
+        right, split = found.sum.right, found.part_of_right
+        b = _versions.transposed_ref(self.in_ring(found.sum.product.operands[0]), (1, 0))
+        slices = _Slices(self, found.sum.loop.blocks[-1], env)
+        shape = self.part_of(right.shape, split)
+        at, size = found.sum.contracted, _accumulation.SLICE
+        boxes = [_slices.along(shape, at, k, size) for k in range(0, shape[at], size)]
+        for box in boxes:
+            slices.load(right, split, box)
+        for i, box in enumerate(boxes):
+            a = found.columns(slices.make(right, split, box))
+            if i == len(boxes) - 1:
+                for ring in self.read_rings:
+                    self.release(ring, is_running=False)
+                self.read_rings = []
+            found.multiply(sums, a, b.at[pl.ds(*box[at])])
 
     def from_ring(self, value: Value) -> Any:
         return self.in_ring(value, load=True)
@@ -618,7 +669,7 @@ class _Run:
             self.turns(node, inner)
             self.sum = None
             keys.extend(inner.maps[0])
-            return [sums[...], *inner.maps[0].values()]
+            return [found.result(sums[...]), *inner.maps[0].values()]
 
         total, *values = pl.run_scoped(scope, found.sums)
         env.update(zip(keys, values))
@@ -706,7 +757,7 @@ class _Run:
             first[uses[0]].append(ring)
             last[uses[-1]].append(ring)
         product = None if self.sum is None else self.sum[0].sum.product
-        before = self.sum is not None and self.sum[0] in self.buffers
+        before = self.sum is not None and (self.sum[0].sum.is_in_registers or self.sum[0] in self.buffers)
         for node in body.nodes:
             with _versions.at_line_of(node.eqn):
                 for ring in first[node]:
@@ -761,3 +812,53 @@ class _Run:
         else:
             made = lax.switch(index, arms)
         env.update(((node.results[i], s), x) for (i, s), x in zip(results, made))
+
+
+class _Slices:
+    """Slices of what a step of a loop computes, in the order that they are asked for."""
+
+    def __init__(self, run: _Run, body: Block, env: Environment) -> None:
+        self.run, self.body, self.env = run, body, env
+        self.known: dict[tuple[Value, Split, _slices.Box], Any] = {}
+
+    def load(self, value: Value, split: Split, box: _slices.Box) -> None:
+        """Loads what a slice needs of rings."""
+        node = value.node
+        if self.run.plan.ring_of_load(node) is not None:
+            self.make(value, split, box)
+            return
+        for part in self.operands(value, split, box) or ():
+            self.load(*part)
+
+    def operands(self, value: Value, split: Split, box: _slices.Box) -> list[tuple[Value, Split, _slices.Box]] | None:
+        """The slices of operands that a slice needs; None: all of it is computed."""
+        node = value.node
+        if node is None or node.block is not self.body or node.blocks or not node.operands or node.name in _division.LOADS:
+            return None
+        splits: list[Split] = [None] * len(node.operands)
+        if split is not None:
+            splits = _division.operand_splits(node, split)
+        own = [self.run.part_of(v.shape, s) for v, s in zip(node.operands, splits)]
+        boxes = _slices.operand_boxes(node.name, node.eqn.params, own, self.run.part_of(value.shape, split), box)
+        return None if boxes is None else list(zip(node.operands, splits, boxes))
+
+    def make(self, value: Value, split: Split, box: _slices.Box) -> Any:
+        key = value, split, box
+        if key not in self.known:
+            self.known[key] = self._make(*key)
+        return self.known[key]
+
+    def _make(self, value: Value, split: Split, box: _slices.Box) -> Any:
+        run, sizes = self.run, _slices.sizes(box)
+        if value.is_literal and value.shape:
+            return lax.full(sizes, value.known.flat[0], value.aval.dtype)
+        at = tuple(slice(start, start + size) for start, size in box)
+        if run.plan.ring_of_load(value.node) is not None:
+            return run.in_ring(value).at[at][...]
+        needed = self.operands(value, split, box)
+        if needed is None:
+            return run.read(value, split, self.env)[at] if value.shape else run.read(value, split, self.env)
+        node = value.node
+        assert node is not None
+        params = _dimensions.params_of_part(node.eqn.params, sizes)
+        return run.bind(node, [self.make(*part) for part in needed], params)[node.results.index(value)]

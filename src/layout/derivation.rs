@@ -291,6 +291,34 @@ pub fn materialized(layout: &RegisterLayout) -> RegisterLayout {
     RegisterLayout::from_axes(layout.shape(), layout.group(), axes)
 }
 
+/// The same elements in the same threads, in another order: each thread's runs along `dim` are in neighbouring slots. None: it has none.
+pub fn with_runs(layout: &RegisterLayout, dim: usize) -> Option<RegisterLayout> {
+    let is_slot = |d: &Digit<Place>| matches!(d.place, Place::Slot(_));
+    let of_dim = layout.axes().iter().position(|a| a.rank == 1 && a.first == dim)?;
+    let run = layout.axes()[of_dim].chain.iter().take_while(|d| is_slot(d)).count();
+    if run == 0 {
+        return None;
+    }
+    let mut axes: Vec<Axis> = layout.axes().to_vec();
+    let mut order: Vec<(bool, u32, usize, usize)> = vec![];
+    for (i, axis) in axes.iter().enumerate() {
+        for (j, d) in axis.chain.iter().enumerate() {
+            if let Place::Slot(stride) = d.place {
+                let is_first = i == of_dim && j < run;
+                order.push((!is_first, if is_first { j as u32 } else { stride }, i, j));
+            }
+        }
+    }
+    order.sort_unstable();
+    let mut stride = 1;
+    for (_, _, i, j) in order {
+        let digit = &mut axes[i].chain[j];
+        digit.place = Place::Slot(stride);
+        stride *= digit.size as u32;
+    }
+    Some(RegisterLayout::from_axes(layout.shape(), layout.group(), axes))
+}
+
 /// Whether every thread has whole runs along `dim`.
 pub fn has_runs(layout: &RegisterLayout, dim: usize) -> bool {
     let axis = layout.axis_of(dim);
@@ -337,4 +365,58 @@ pub fn storable(layout: &RegisterLayout, bits: u32, along: usize) -> RegisterLay
 pub fn is_constant_along(layout: &RegisterLayout, dim: usize) -> bool {
     let mut digits = layout.axis_of(dim).chain.iter();
     digits.any(|d| d.place == Place::Constant && d.size > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::register_layout::Dims;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn runs_are_put_together_and_nothing_changes_hands() {
+        let shape = [128, 64];
+        let mut changed = 0;
+        for tiled in [
+            TiledLayout::wgmma(),
+            TiledLayout::wgmma_transposed(),
+            TiledLayout::wgmma_8bit(),
+        ] {
+            let natural = tiled.instantiate(&shape).unwrap();
+            // As rows of a transposed product come from neighbouring columns.
+            let split = natural
+                .reshape(&[2, 4, 2, 8, 64])
+                .and_then(|l| l.transpose(&[1, 3, 0, 2, 4]));
+            let permuted = split.and_then(|l| l.reshape(&[128, 64]));
+            for layout in [Some(natural), permuted].into_iter().flatten() {
+                for dim in 0..2 {
+                    let Some(made) = with_runs(&layout, dim) else { continue };
+                    changed += u32::from(made != layout);
+                    let run: u64 = (0..made.axis_of(dim).chain.len())
+                        .map_while(|i| {
+                            let digit = made.axis_of(dim).chain[i];
+                            matches!(digit.place, Place::Slot(_)).then_some(digit.size)
+                        })
+                        .product();
+                    assert!(run > 1);
+                    for thread in 0..128 {
+                        let of = |l: &RegisterLayout| -> Vec<Dims> {
+                            (0..l.slots()).filter_map(|slot| l.element(thread, slot)).collect()
+                        };
+                        let (before, after) = (of(&layout), of(&made));
+                        let set = |all: &[Dims]| all.iter().cloned().collect::<BTreeSet<Dims>>();
+                        assert_eq!(set(&before), set(&after));
+                        for part in after.chunks(run as usize) {
+                            for (i, index) in part.iter().enumerate() {
+                                let mut want = part[0].clone();
+                                want[dim] += i as u64;
+                                assert_eq!(*index, want);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(changed > 2, "{changed}");
+    }
 }

@@ -37,6 +37,22 @@ def test_random_grids_that_run_in_turn(first: int) -> None:
         t.check(got)
 
 
+@pytest.mark.parametrize("first", range(0, 72, 8))
+@pytest.mark.shared
+def test_random_weights_that_are_computed(first: int) -> None:
+    in_registers = 0
+    for seed in range(first, first + 8):
+        t = Turned.computed(seed)
+        f = t.run(False)
+        with enabled():
+            (report,) = smalt.inspect(f, *t.data())
+            got = jax.jit(f)(*t.data())
+        assert report.registers is not None, (t, report.warnings)  # the emulator does not assemble
+        in_registers += "left operand of wgmma" in str(report)
+        t.check(got)
+    assert in_registers == 8
+
+
 @pytest.mark.parametrize("form", narrow.FORMS)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_narrow_products(name: str, form: str) -> None:

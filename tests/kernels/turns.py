@@ -27,6 +27,9 @@ KINDS = ("matmul", "matmul", "attention", "gated", "totals")
 WEIGHTS = ("same", "int8", "int4", "e4m3", "scaled int4", "scaled int8", "scaled rows", "square scales")
 BEGINS = ("when", "cond", "where", "first differs", "never")
 ENDS = ("when", "captured", "each step", "output")
+#: Weights that are computed, so that a thread multiplies them from registers: scales of groups along what is summed, of all columns, of the block.
+COMPUTED = ("int8", "int4", "e4m3", "e2m1", "scaled int8", "scaled int4", "scaled e2m1", "groups int4", "groups int8", "groups e2m1", "shifted int4", "gated same")
+GROUP = 32
 SKIPS = ("none", "none", "none", "causal", "even", "middle")
 PARAMETERS = ("tpu", "none", "triton")
 
@@ -84,6 +87,28 @@ class Turned:
             r.random() < 0.2,
         )
 
+    @classmethod
+    def computed(cls, seed: int) -> Turned:
+        """A product by weights that each step computes, and nothing but their sum."""
+        r = random.Random(~seed)
+        return dataclasses.replace(
+            cls.of(seed),
+            kind="matmul",
+            weights=(weights := r.choice(COMPUTED)),
+            end=r.choice(("when", "captured", "output")),
+            begin=r.choice(BEGINS[:2]),
+            skip="none",
+            rows=(rows := r.choice([8, 16, 24, 64, 128, 128, 200, 256])),
+            columns=r.choice([128, 256, 256] if rows <= 128 else [128]) if "e2m1" in weights else r.choice([64, 128, 192, 256] if rows <= 128 else [64, 128]),
+            depth=r.choice([32, 64, 64, 128] if rows > 32 else [128, 256]),
+            steps=r.choice([2, 3, 4, 7]),
+            grid=(r.choice([1, 2]), 1),
+            dtype=r.choice([jnp.float16, jnp.bfloat16]),
+            turned=r.random() < 0.15,
+            counted=False,
+            beside=r.random() < 0.15,
+        )
+
     # -------------------------------------------------------------------------------- the body
 
     def _weights(self, w: Any, scales: Any) -> Any:
@@ -91,6 +116,12 @@ class Turned:
         if self.weights in ("same", "scaled rows", "square scales"):
             return w
         w = w.astype(self.dtype)
+        if self.weights.startswith("gated"):
+            return w * jax.nn.sigmoid(w)
+        if self.weights.startswith("shifted"):
+            return (w - 3) * 0.25
+        if self.weights.startswith("groups"):
+            return w * jnp.repeat(scales.astype(self.dtype), GROUP, axis=0) if not self.turned else w * scales.T.astype(self.dtype)[:, :1]
         if self.weights.startswith("scaled"):
             s = scales.astype(self.dtype)
             return w * (s.T if self.turned else s)
@@ -213,7 +244,7 @@ class Turned:
             ]
         else:
             weights = spec((columns, depth), lambda i, j, k: (j, k)) if self.turned else spec((depth, columns), lambda i, j, k: (k, j))
-            scales = spec((1, columns), lambda i, j, k: (k, j))
+            scales = spec((depth // GROUP if self.weights.startswith("groups") else 1, columns), lambda i, j, k: (k, j))
             if self.weights == "scaled rows":
                 scales = spec((rows, 1), lambda i, j, k: (i, 0))
             if self.weights == "square scales":
@@ -258,8 +289,10 @@ class Turned:
             return [normal(m, self.depth), normal(k, self.depth), normal(k, n), bias]
         shape = (n, k) if self.turned else (k, n)
         kind = self.weights.split()[-1]
-        weights = integers(getattr(jnp, kind), *shape) if kind in ("int8", "int4") else normal(*shape, dtype=jnp.float8_e4m3fn if kind == "e4m3" else self.dtype)
-        scales = normal(m, 1) if self.weights == "scaled rows" else normal(self.steps, self.grid[1]) if self.weights == "square scales" else normal(self.steps, n)
+        floats = {"e4m3": jnp.float8_e4m3fn, "e2m1": jnp.float4_e2m1fn}
+        weights = integers(getattr(jnp, kind), *shape) if kind in ("int8", "int4") else normal(*shape, dtype=floats.get(kind, self.dtype))
+        steps = k // GROUP if self.weights.startswith("groups") else self.steps
+        scales = normal(m, 1) if self.weights == "scaled rows" else normal(self.steps, self.grid[1]) if self.weights == "square scales" else normal(steps, n)
         return [normal(m, k), weights, scales, bias]
 
     def check(self, got: Any) -> None:

@@ -1,5 +1,6 @@
 //! The constraints that signatures put on layouts.
 use super::group_of;
+use super::narrow;
 use super::smem::{Smem, tiled_orientation};
 use crate::error::Result;
 use crate::kernel_ir::class::{Function, Pure, ShapeOp};
@@ -212,7 +213,19 @@ impl Collector<'_> {
         | OpKind::AsyncStoreSmem { dst, value, .. } = &kernel.ops[op].kind
         {
             self.prefer(*value, dst);
-            self.widened(*value, dst);
+            for (v, layout, why) in narrow::stored(kernel, self.smem, *value, dst) {
+                let is_free = self.distributed(v) && self.out.preferred[v].is_none();
+                if is_free {
+                    self.out.preferred[v] = Some((layout, why));
+                }
+            }
+        }
+        if let OpKind::Wgmma {
+            a: MmaOperand::Registers(a),
+            ..
+        } = kernel.ops[op].kind
+        {
+            self.out.pulled.extend(narrow::multiplied(kernel, a)?);
         }
         if let OpKind::Slice { a, starts, strides } = &kernel.ops[op].kind
             && strides.iter().all(|s| *s == 1)
@@ -370,37 +383,6 @@ impl Collector<'_> {
             && let Ok(layout) = tiled.instantiate(ty.shape())
         {
             self.out.preferred[v] = Some((layout, "conflict-free with the tiled SMEM that it meets"));
-        }
-    }
-
-    /// Narrow numbers that are loaded from shared memory, converted, and stored to swizzled rows of 16-bit ones: as many of a row at once as
-    /// there are in 16 bytes of what is stored.
-    fn widened(&mut self, stored: Value, dst: &RefUse) {
-        let is_wide = self.kernel.ty(stored).dtype().bits() == 16;
-        if !is_wide || tiled_orientation(self.kernel, self.smem, dst) != Some(false) {
-            return;
-        }
-        let mut work = vec![stored];
-        while let Some(v) = work.pop() {
-            let Some(op) = self.kernel.def_op(v) else { continue };
-            let kind = &self.kernel.ops[op].kind;
-            let ty = self.kernel.ty(v);
-            if let OpKind::Load { src } = kind {
-                let group = group_of(self.kernel.values[v].group);
-                let per_thread = num_elements(ty.shape()) / u64::from(group.threads());
-                let is_narrow = self.kernel.allocs[src.alloc].is_smem() && ty.dtype().bits() < 16;
-                let is_free = self.distributed(v) && self.out.preferred[v].is_none();
-                if is_narrow && is_free && per_thread.is_multiple_of(8) {
-                    let layout = RegisterLayout::strided(ty.shape(), 8, group);
-                    self.out.preferred[v] = Some((layout, "16 bytes of a row when it is stored"));
-                }
-            } else if let OpKind::Convert { .. } | OpKind::Binary { .. } = kind {
-                visit::for_each_value(kind, &mut |a| {
-                    if self.kernel.ty(a).shape() == ty.shape() {
-                        work.push(a);
-                    }
-                });
-            }
         }
     }
 }

@@ -17,6 +17,7 @@
 mod constraints;
 mod in_place_products;
 mod insert_relayouts;
+mod narrow;
 mod products;
 mod smem;
 pub mod spec;
