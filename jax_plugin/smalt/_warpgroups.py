@@ -49,6 +49,9 @@ MAX_REGISTERS = 240
 #: Of a multiprocessor.
 REGISTERS = 65_536
 
+#: Of swizzled memory.
+ALIGNMENT = 1024
+
 AXIS = "warpgroup"
 
 
@@ -69,8 +72,11 @@ class Ring:
 
     @property
     def slot_bytes(self) -> int:
-        bits = _versions.bits_of(self.value.aval.dtype)
-        return -(-math.prod(self.value.shape) * bits // 8 // 1024) * 1024
+        return -(-math.prod(self.value.shape) * _versions.bits_of(self.value.aval.dtype) // 8)
+
+    @property
+    def bytes(self) -> int:
+        return self.slot_bytes * self.stages
 
 
 @dataclasses.dataclass(eq=False)
@@ -113,7 +119,7 @@ class Plan:
     @property
     def registers(self) -> int:
         """Of a thread that computes: for two blocks of a multiprocessor, if one warpgroup computes, and there is room for their rings and sums."""
-        is_small = 2 * sum(r.slot_bytes * r.stages for r in self.rings) <= ROOM
+        is_small = 2 * sum(r.bytes for r in self.rings) <= ROOM
         is_double = self.computing == 1 and is_small and self.needed_registers <= REGISTERS // (2 * 128 * self.threads)
         pool = REGISTERS // (128 * self.threads * (2 if is_double else 1)) // 8 * 8 * self.threads
         return min(MAX_REGISTERS, (pool - PRODUCER_REGISTERS) // self.computing // 8 * 8)
@@ -253,7 +259,7 @@ def _rings(program: Block, demands: Demands, free: set[Value], stages: int, room
             rings.append(Ring(node, loops[0], max(1, stages), split))
     if all(r.loop is None for r in rings):
         return []
-    while rings and sum(r.slot_bytes * r.stages for r in rings) > room:
+    while rings and sum(r.bytes for r in rings) > room:
         deep = [r for r in rings if r.stages > 1]
         if deep:
             most = max(r.stages for r in deep)
@@ -265,8 +271,13 @@ def _rings(program: Block, demands: Demands, free: set[Value], stages: int, room
 
 
 def _multiplied(program: Block) -> dict[Value, set[int]]:
-    """What products read, and what their operands are computed from, element by element; how many bytes of it are worth a copy."""
+    """What products read, and what their operands are computed from, element by element; how many bytes of it are worth a copy. What an operand has
+    of a product comes late, and factors that go with that are loaded meanwhile."""
     found: dict[Value, set[int]] = collections.defaultdict(set)
+    late: set[Value] = set()
+    for node in program.all_nodes():
+        if node.name == "dot_general" or any(v in late for v in node.operands):
+            late.update(node.results)
     for node in reversed(list(program.all_nodes())):
         if node.name == "dot_general":
             for v in node.operands:
@@ -274,7 +285,7 @@ def _multiplied(program: Block) -> dict[Value, set[int]]:
         elif node.name == "transpose" or node.name in _SAME_ELEMENTS and len(node.operands) == 1:
             for least in found.get(node.results[0], ()):
                 found[node.operands[0]].add(least)
-        elif node.name in _dimensions.ELEMENTWISE and node.results[0] in found:
+        elif node.name in _dimensions.ELEMENTWISE and node.results[0] in found and node.results[0] not in late:
             for v in node.operands:
                 found[v].add(LEAST_FACTOR)
     return found
@@ -358,7 +369,9 @@ class _Slots:
 def run(plan: Plan, refs: Callable[[Any], Sequence[Any]], place: Callable[[str, int], Any]) -> None:
     """Writes the kernel's body. `refs`: the references at a step of the axis that is a loop; `place`: what `program_id` and `num_programs` give."""
     allocations: list[Any] = []
-    for ring in plan.rings:
+    # What is no multiple of the alignment comes last: nothing is lost between.
+    rings = sorted(plan.rings, key=lambda r: r.bytes % ALIGNMENT != 0)
+    for ring in rings:
         allocations.append(plgpu.SMEM((ring.stages, *ring.value.shape), ring.value.aval.dtype, transforms=plan.transforms(ring)))
         allocations.append(plgpu.Barrier(num_barriers=ring.stages))
         if ring.loop is not None:
@@ -368,7 +381,7 @@ def run(plan: Plan, refs: Callable[[Any], Sequence[Any]], place: Callable[[str, 
 
     def scoped(*scratch: Any) -> None:
         given = iter(scratch)
-        slots = {r: _Slots(next(given), next(given), None if r.loop is None else next(given)) for r in plan.rings}
+        slots = {r: _Slots(next(given), next(given), None if r.loop is None else next(given)) for r in rings}
         buffers = dict(zip(computed, given))
         warpgroup = lax.axis_index(AXIS)
 
