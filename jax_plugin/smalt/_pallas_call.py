@@ -254,7 +254,7 @@ class _Call:
         found = _turns.read(self.jaxpr, self.own.index(turns[0]), self.grid[turns[0]], roles)
         if found is None:
             return None
-        stages = params.num_stages if self.is_triton else None
+        stages = params.num_stages if self.is_triton else self.steps if self.steps > 1 else None  # 1 is what nobody asked for
         any_order = self.compiler_params.approx_math or getattr(self.compiler_params, "accumulate_products", False)
         return _warpgroups.plan(found.program, found.free, stages or STAGES, budget, any_order, found)
 

@@ -6,9 +6,16 @@ import dataclasses
 import numbers
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
+import numpy as np
 
 from smalt import _takeover
 from smalt._errors import InvalidArgument
+
+#: Mosaic GPU's and ours, as far as this JAX has them; True: None leaves it open.
+_SWITCHES = {
+    "enabled": True, "fp_contract": True, "precise_division": False, "accumulate_products": False, "approx_math": False,
+    "unsafe_no_auto_barriers": False, "profile_bounds_check": False, "skip_device_barrier": False, "is_multi_process": False,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +46,11 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, may_be_none in _SWITCHES.items():
+            value = getattr(self, name, False)
+            if not isinstance(value, (bool, np.bool_)) and not (value is None and may_be_none):
+                expected = "True, False or None" if may_be_none else "True or False"
+                raise _wrong(name, expected, value, f"{name}=True, or leave it out")
         if not isinstance(self.wait_timeout_ns, numbers.Integral) or self.wait_timeout_ns < 0:
             raise _wrong("wait_timeout_ns", "a number of nanoseconds >= 0", self.wait_timeout_ns, "0, for waits that never end")
         if self.target is not None and not str(self.target).startswith("sm_"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _dma, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _strides, _triton, _types, _versions, _windows
+from smalt import _attrs, _convolution, _dma, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _signs, _strides, _triton, _types, _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, Emit, OpParts, Walker
 from smalt._wire import Message, message
@@ -192,7 +192,9 @@ def _scan(w: Walker, eqn: Any) -> OpParts:
     params = eqn.params
     consts, carries = _versions.scan_counts(params)
     jaxpr, _ = _versions.open_jaxpr(params["jaxpr"])
-    body = w.region(params["jaxpr"], w.bind(jaxpr.invars[:consts], eqn.invars[:consts]), jaxpr.invars[consts:])
+    bound = w.bind(jaxpr.invars[:consts], eqn.invars[:consts])
+    counters = _signs.counters(w, jaxpr, bound, jaxpr.invars[consts : consts + carries], eqn.invars[consts:])
+    body = w.region(params["jaxpr"], bound, jaxpr.invars[consts:], naturals=counters)
     attrs = {
         "length": int(params["length"]),
         "num_carry": sum(len(_types.physical(v.aval)) for v in jaxpr.invars[consts : consts + carries]),
@@ -214,7 +216,10 @@ def _while(w: Walker, eqn: Any) -> OpParts:
         jaxpr, _ = _versions.open_jaxpr(params[key])
         bound = w.bind(jaxpr.invars[: len(consts)], consts)
         # What a loop asks is looked at as a whole, to know how often it turns.
-        regions.append(w.region(params[key], bound, jaxpr.invars[len(consts) :], ranges=key == "body_jaxpr"))
+        is_body = key == "body_jaxpr"
+        carried = jaxpr.invars[len(consts) :]
+        counters = _signs.counters(w, jaxpr, bound, carried, carries) if is_body else ()
+        regions.append(w.region(params[key], bound, carried, ranges=is_body, naturals=counters))
     return OpParts(w.operands(carries), regions=regions)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _debug, _types, _versions
+from smalt import _attrs, _debug, _from_end, _signs, _types, _versions
 from smalt._attrs import Axes
 from smalt._errors import Error, Internal, InvalidKernel, Unsupported
 from smalt._wire import Message, message
@@ -37,6 +37,7 @@ class Binding:
     #: A block that may reach outside of its array: along each dimension of that where it begins, its size (None: one index), and the array's.
     window: tuple[tuple[Message, int | None, int], ...] = ()
     strides: tuple[int, ...] | None = None  # in elements, of a reference to row-major memory seen through `prefix`
+    is_natural: bool = False  # integers none of which is negative
 
 
 class Leaf:
@@ -100,6 +101,8 @@ class Walker:
         self._axes: dict[Any, int] = {}
         self._values = 0
         self._ops = 0
+        self._from_end: Mapping[Any, Message] = {}  # of the access being written: arrays of indices into so many, from the start
+        self._naturals: list[bool] = []  # which results of the region walked last are never negative
         self._env: dict[Any, Binding] = {}  # of the jaxpr being walked
         self._used: frozenset[Any] = frozenset()  # variables that it uses
         self._types: dict[Any, Message] = {}
@@ -222,13 +225,13 @@ class Walker:
             strides = _versions.row_major(shape) if _types.is_dtype(element) else None
             space = _types.memory_space(aval, default_space) if _types.is_dtype(element) else ""
             return definition, Binding(operand, number, True, parts=_types.parts(aval.inner_aval.dtype), space=space, strides=strides)
-        return definition, Binding(message("Operand", value=number), number, False)
+        return definition, Binding(message("Operand", value=number), number, False, is_natural=_signs.of_type(aval))
 
     def binding(self, atom: Any) -> Binding:
         if _versions.is_literal(atom):
             if _types.is_complex(atom.aval):
                 return self.constant(np.asarray(_versions.literal_value(atom), atom.aval.dtype))
-            return Binding(message("Operand", literal=self._literal(atom)), 0, False)
+            return Binding(message("Operand", literal=self._literal(atom)), 0, False, is_natural=self.is_natural(atom))
         try:
             return self._env[atom]
         except KeyError:
@@ -246,7 +249,8 @@ class Walker:
             value = np.asarray(value)
             return dataclasses.replace(self.constant(value.real), imaginary=self.constant(value.imag))
         weak = isinstance(value, (bool, int, float))
-        return Binding(message("Operand", literal=_types.literal(value, getattr(value, "dtype", None), weak)), 0, False)
+        literal = message("Operand", literal=_types.literal(value, getattr(value, "dtype", None), weak))
+        return Binding(literal, 0, False, is_natural=_signs.of_value(value))
 
     def is_used(self, var: Any) -> bool:
         return not _versions.is_dropped(var) and var in self._used
@@ -433,15 +437,14 @@ class Walker:
         chain.append(message("Transform", index=message("Index", shape=[*shape, 2], dims=dims, int_indexer_shape=[])))
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
 
-    def written(self, write: Callable[[Emit], Sequence[Message]]) -> Message:
-        """A region of the ops that `write` emits, and whose results are what it returns."""
-        ops: list[Message] = []
+    def emitter(self, ops: list[Message], eqn: Any = None) -> Emit:
+        """What writes ops behind these; `eqn`: at whose line they are."""
 
         def emit(name: str, operands: Sequence[Message], aval: Any = None, attrs: Sequence[Message] = ()) -> Message:
             """Writes an op; returns its result as an operand (ABSENT where `aval`, its type, is None)."""
             self._ops += 1
             number = self._ops
-            self.debug.add(None, self._chain)
+            self.debug.add(None if eqn is None or self._expanding else eqn.source_info.traceback, self._chain, self._function)
             definitions, result = [], ABSENT
             if aval is not None:
                 definition, binding = self.define(aval)
@@ -450,7 +453,12 @@ class Walker:
             ops.append(message("Op", id=number, primitive=name, operands=operands, results=definitions, attrs=attrs, regions=[]))
             return result
 
-        results = write(emit)
+        return emit
+
+    def written(self, write: Callable[[Emit], Sequence[Message]]) -> Message:
+        """A region of the ops that `write` emits, and whose results are what it returns."""
+        ops: list[Message] = []
+        results = write(self.emitter(ops))
         return message("Region", params=[], ops=ops, results=results)
 
     # ---------------------------------------------------------------- transforms
@@ -539,8 +547,10 @@ class Walker:
             return message("DimIndex", slice=message("Slice", **fields))
         _check_index(index)
         index = self._from_start(index, extent)
-        shape = self._shape(index)
-        return message("DimIndex", **{"gather" if shape else "at": self.dynamic(index)})
+        if self._shape(index):
+            counted = self._from_end.get((index.atom, extent)) if isinstance(index, Leaf) else None
+            return message("DimIndex", gather=self.dynamic(index) if counted is None else counted)
+        return message("DimIndex", at=self.dynamic(index))
 
     @staticmethod
     def _from_start(index: Any, extent: int) -> Any:
@@ -564,10 +574,11 @@ class Walker:
         params: Sequence[Any] = (),
         default_space: str = "GMEM",
         ranges: bool = True,
+        naturals: Sequence[Any] = (),
     ) -> Message:
         """Walks a jaxpr (open or closed) as a region; `ranges`: whether its named scopes may become ranges of a profile.
 
-        `bound` are its variables that stand for values outside, `params` those that become region parameters.
+        `naturals` are those of `params` that are never negative, `bound` are its variables that stand for values outside, `params` those that become region parameters.
         Constvars that the jaxpr holds values for and `bound` does not name become literals.
         """
         jaxpr, consts = _versions.open_jaxpr(jaxpr)
@@ -582,6 +593,8 @@ class Walker:
         for var in params:
             defined, env[var] = self.define_all(var.aval, default_space)
             definitions += defined
+            if any(var is v for v in naturals):
+                env[var] = dataclasses.replace(env[var], is_natural=True)
             if isinstance(var, FarIndex):
                 self.far_indices[var.axis] = env[var]
             if env[var].is_ref and names.get(var):
@@ -592,20 +605,21 @@ class Walker:
         try:
             ops = self._op_list((eqn for eqn in jaxpr.eqns if not self._is_known(eqn)), ranges)
             results = self.operands(jaxpr.outvars)
+            self._naturals = [self.is_natural(atom) for atom in jaxpr.outvars]
         finally:
             self._env, self._used, self._function = outer
         return message("Region", params=definitions, ops=ops, results=results)
 
     def _op_list(self, eqns: Iterable[Any], ranges: bool) -> list[Message]:
         if not (self._profiles and ranges) or self._expanding:
-            return [self._op(eqn) for eqn in eqns]
+            return [op for eqn in eqns for op in self._op(eqn)]
         ops: list[Message] = []
         open_scopes: list[str] = []
         eqn = None
         for eqn in eqns:
             scopes = _versions.scopes(eqn)
             ops += self._marks(eqn, open_scopes, scopes)
-            ops.append(self._op(eqn))
+            ops += self._op(eqn)
             open_scopes = scopes
         return ops + self._marks(eqn, open_scopes, [])
 
@@ -676,12 +690,15 @@ class Walker:
                 "\n  remedy: add to a block of a result that all steps have, or to scratch that lasts: o_ref[...] += x"
             )
 
-    def _op(self, eqn: Any) -> Message:
+    def _op(self, eqn: Any) -> list[Message]:
+        """An equation's op, behind those that it needs."""
+        name = _versions.primitive_name(eqn)
+        before: list[Message] = []
+        self._from_end = _from_end.indices(self, name, eqn, self.emitter(before, eqn))
         self._ops += 1
         number = self._ops
         outer = self._chain
         self._chain = self.debug.add(None if self._expanding else eqn.source_info.traceback, outer, self._function)
-        name = _versions.primitive_name(eqn)
         try:
             self._check_collective(name, eqn.params)
             parts = self._rules(self, name, eqn)
@@ -690,7 +707,8 @@ class Walker:
                 defined, binding = self.define_all(var.aval)
                 results += defined
                 if not _versions.is_dropped(var):
-                    self._env[var] = binding
+                    natural = self._is_natural(name, eqn, var)
+                    self._env[var] = dataclasses.replace(binding, is_natural=True) if natural else binding
         except Error as e:
             if not getattr(e, "_located", False):
                 e.args = (f"smalt: {name}: {e}{self.debug.where()}",)
@@ -702,7 +720,7 @@ class Walker:
             located._located = True  # type: ignore[attr-defined]
             raise located from e
         self._chain = outer
-        return message(
+        op = message(
             "Op",
             id=number,
             primitive=parts.primitive or name,
@@ -711,3 +729,17 @@ class Walker:
             attrs=parts.attrs,
             regions=parts.regions,
         )
+        return [*before, op]
+
+    def _is_natural(self, name: str, eqn: Any, var: Any) -> bool:
+        """Whether a result of an equation is never negative."""
+        dtype = getattr(var.aval, "dtype", None)
+        if not isinstance(dtype, np.dtype) or dtype.kind != "i":
+            return _signs.of_type(var.aval)
+        if name in _versions.CALLS and len(self._naturals) == len(eqn.outvars):
+            return self._naturals[list(eqn.outvars).index(var)]
+        return _signs.of_result(name, eqn, [self.is_natural(atom) for atom in eqn.invars])
+
+    def is_natural(self, atom: Any) -> bool:
+        """Whether an operand is integers none of which is negative."""
+        return _signs.of_value(_versions.literal_value(atom)) if _versions.is_literal(atom) else self._env[atom].is_natural

@@ -474,13 +474,10 @@ class Program:
             kind = "whole"
         if block == (1, 1):
             kind = "element" if "element" in kinds else "whole"
-        moving = [a for a, n in enumerate(self.grid) if n > 1]
-        if kind == "masked" and not moving:  # of a start that is a number, a slice has to lie inside
-            kind = "whole"
         rows = _part(rng, block[0])
         if kind == "repeated":
             rows = (rows[0], rng.randint(1, block[0]), 0)
-        return Access(kind, rows, _part(rng, block[1]), rng.choice(moving) if kind == "masked" else rng.randrange(len(self.grid)))
+        return Access(kind, rows, _part(rng, block[1]), rng.randrange(len(self.grid)))
 
     def _expression(self, known: Sequence[str], shape: Shape, depth: int) -> Expression:
         """An array of this shape, of what the step loads."""

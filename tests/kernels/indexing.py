@@ -352,13 +352,14 @@ class RefTrial:
         kind = str(rng.choice(("load", "load", "store", "swap", "atomic_add")))
         dtype = np.int32 if kind == "atomic_add" else rng.choice(np.array((np.bool_, *INTEGERS, *FLOATS, *EIGHTH), object))
         x = numbers(rng, shape_of(rng, 2000), dtype, special=True)
-        template, arrays = index(rng, x.shape, negative=False)
+        template, arrays = index(rng, x.shape, negative=kind != "atomic_add")  # which takes indices as they are
         if kind in ("store", "swap"):
             # One array, of which no place comes twice: who comes last is not said.
             axis = int(rng.integers(0, x.ndim))
             template = [slice(None) if i is None else i for i in template]
             template[axis] = None
-            arrays = [rng.permutation(x.shape[axis])[: int(rng.choice((1, 6, 40)))].astype(np.int32)]
+            some = rng.permutation(x.shape[axis])[: int(rng.choice((1, 6, 40)))]
+            arrays = [(some - x.shape[axis] * rng.integers(0, 2, some.shape)).astype(np.int32)]
         part = x[fill(template, tuple(arrays))].shape
         return RefTrial(seed, x, template, tuple(arrays), kind, bool(rng.integers(0, 2)), numbers(rng, part, dtype))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import jax
+import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
@@ -273,3 +274,48 @@ def test_sorts_in_registers_take_no_scratch_of_their_own(function, shape, most) 
     with enabled():
         (report,) = smalt.inspect(plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(to.shape, to.dtype)), x)
     assert sum(row.bytes for row in report.shared_memory) <= most
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32])
+def test_arrays_of_indices_count_from_the_end(dtype) -> None:  # type: ignore[no-untyped-def]
+    """Loads, stores and sums; of a dimension that is longer than the indices' type counts, too."""
+    at, last = np.array([0, -1, 2, -3, 4, -5, 6, -7], dtype), np.array([-1, -128, 100, 7, -100, -2, 0, 127], dtype)
+    x = np.arange(200 * 200, dtype=np.float32).reshape(200, 200)
+
+    def body(x, at, last, loaded, stored, summed):  # type: ignore[no-untyped-def]
+        loaded[...] = x[last[...], last[...]]
+        stored[...] = jnp.zeros(8)
+        stored[at[...]] = jnp.arange(1.0, 9)
+        summed[...] = jnp.ones(8)
+        summed[at[...]] += jnp.arange(1.0, 9)
+
+    with enabled():
+        got = pl.pallas_call(body, out_shape=[jax.ShapeDtypeStruct((8,), jnp.float32)] * 3)(x, at, last)
+    stored = np.zeros(8, np.float32)
+    stored[at] = np.arange(1, 9)
+    for result, want in zip(got, (x[last, last], stored, stored + 1), strict=True):
+        np.testing.assert_array_equal(result, want)
+
+
+def test_indices_that_only_count_up_cost_nothing() -> None:
+    """What follows from counting (a loop's turns, the grid's steps, tables that a maximum bounds) is taken as it is; what is loaded is not."""
+
+    def program(where):  # type: ignore[no-untyped-def]
+        def body(x, table, out):  # type: ignore[no-untyped-def]
+            def turn(i, _):  # type: ignore[no-untyped-def]
+                out[pl.ds(i * 8, 8)] = x[where(pl.program_id(0), i, table)]
+
+            lax.fori_loop(0, 4, turn, None)
+
+        call = pl.pallas_call(
+            body, grid=(2,), out_shape=jax.ShapeDtypeStruct((64,), jnp.float32), in_specs=[pl.BlockSpec((64,), lambda i: (0,))] * 2,
+            out_specs=pl.BlockSpec((32,), lambda i: (i,)),
+        )  # fmt: skip
+        x, table = np.arange(64, dtype=np.float32), np.arange(64, dtype=np.int32)
+        with enabled():
+            np.testing.assert_array_equal(call(x, table), x)
+            return str(smalt.inspect(call, x, table))
+
+    assert " select " not in program(lambda p, i, table: p * 32 + i * 8 + jnp.arange(8))
+    assert " select " not in program(lambda p, i, table: jnp.maximum(table[pl.ds(p * 32 + i * 8, 8)], 0))
+    assert " select " in program(lambda p, i, table: table[pl.ds(p * 32 + i * 8, 8)])

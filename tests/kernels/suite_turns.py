@@ -237,6 +237,30 @@ def test_one_call_has_one_descriptor() -> None:
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("steps, slots", [(None, 4), (1, 4), (2, 2), (3, 3), (100, 4)])
+def test_as_many_slots_as_steps_are_asked_for(steps: int | None, slots: int) -> None:
+    """`max_concurrent_steps`: of the axis that becomes a loop, which has 4 steps here."""
+
+    def body(x: Any, y: Any, o: Any) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _() -> None:
+            o[...] = jnp.zeros_like(o)
+
+        o[...] += jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
+
+    asked = {} if steps is None else {"max_concurrent_steps": steps}
+    call = pl.pallas_call(
+        body, grid=(2, 4), out_shape=jax.ShapeDtypeStruct((128, 64), jnp.float32), out_specs=pl.BlockSpec((64, 64), lambda i, k: (i, 0)),
+        in_specs=[pl.BlockSpec((64, 64), lambda i, k: (i, k)), pl.BlockSpec((64, 64), lambda i, k: (k, 0))],
+        compiler_params=smalt.CompilerParams(dimension_semantics=["parallel", "sequential"], accumulate_products=True, **asked),
+    )  # fmt: skip
+    rng = np.random.default_rng(3)
+    x, y = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((128, 256), (256, 64)))
+    with enabled():
+        np.testing.assert_array_equal(call(x, y), x.astype(np.float32) @ y.astype(np.float32))
+        assert f"in {slots} slots" in str(smalt.inspect(call, x, y))
+
+
 def test_what_only_the_last_step_leaves_goes_as_it_was() -> None:
     """Something behind the last step's store that steps hand on: no loop, and right."""
 

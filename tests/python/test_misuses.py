@@ -259,13 +259,13 @@ def a_computed_slice_that_ends_outside(right):
     return call(body)(X)
 
 
-@misuse(smalt.ExecutionError, "outside of its dimension", "remedy: bound the index")
-def rows_by_numbers_from_the_end(right):
+@misuse(smalt.ExecutionError, "outside of its dimension", "expected: an index from 0 to 7", "got: -9 in dimension 0", "remedy: bound the index")
+def rows_by_numbers_from_before_the_end(right):
     def body(n, x, o):
         at = n[...]
-        o[...] = x[jnp.where(at < 0, at + 8, at) if right else at]  # BAD
+        o[...] = x[jnp.maximum(at, -8) if right else at]  # BAD
 
-    return call(body, in_specs=[pl.BlockSpec((8,), lambda i: (0,)), rows()])(np.int32([0, 1, -1, -2, 3, 4, 5, 6]), X)
+    return call(body, in_specs=[pl.BlockSpec((8,), lambda i: (0,)), rows()])(np.int32([0, 1, -1, -2, 3, 4, -8, -9]), X)
 
 
 @misuse(smalt.Unsupported, "a view of what an array of indices takes", "remedy: index last")
