@@ -43,5 +43,10 @@ fn passes_do_not_look_at_dead_regions() {
         }
     }
     assert!(runs > 1000, "{runs} runs of passes");
-    assert!(different.is_empty(), "{} of {runs} differ:\n{}", different.len(), different.join("\n"));
+    assert!(
+        different.is_empty(),
+        "{} of {runs} differ:\n{}",
+        different.len(),
+        different.join("\n")
+    );
 }
