@@ -48,6 +48,7 @@ def serialize(
     w = Walker(_rules.apply, call_site, _profile.space(call.compiler_params) > 0)
     if within is not None:
         device_mesh, w.far_axes, w.far_devices = within.mesh, within.far, within.others
+    w.chooses_transforms = _versions.lowering_semantics(call.compiler_params) == "WARPGROUP"
     profile_dir = _profile.folder(call.compiler_params, w.debug.where)
     mesh = call.mesh
     grid = _axes(w, mesh.grid_names, mesh.grid)

@@ -269,6 +269,9 @@ def reference(shape: Sequence[int], dtype: Any, shared: bool, chain: Sequence[An
         match type(t).__name__:
             case "ExtractAliasedRef":
                 dims, dtype = _dense(t.shape), t.dtype
+            case "Chosen":
+                tiling, swizzle = t.tiling, t.swizzle
+                dims = _untiled(_dense(t.shape), tiling) if tiling else dims
             case "UntilingTransform":
                 tiling = tiling if transposed else tuple(t.tiling)
                 dims = _untiled(dims, tuple(t.tiling))
@@ -291,6 +294,40 @@ def reference(shape: Sequence[int], dtype: Any, shared: bool, chain: Sequence[An
             "\n  remedy: give the buffer (plgpu.SMEM, plgpu.BlockSpec) and its plgpu.RefType the same transforms"
         )
     return Reference(tuple(d.size for d in lies), tuple(d.stride for d in lies), dtype, shared, tiling, swizzle)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """Transforms that a buffer has because a function takes it so: `shape` is what they make of the buffer's."""
+
+    shape: tuple[int, ...]
+    tiling: tuple[int, ...]
+    swizzle: int
+
+
+def chosen(shape: Sequence[int], chain: Sequence[Any], declared: Sequence[Any]) -> Sequence[Any]:
+    """`chain` with the transforms of a `RefType` in front of what is done to the buffer, which has none of its own.
+
+    As they are where the chain or the shape does not allow it: then `reference` says what differs.
+    """
+    front = 0
+    if chain and type(chain[0]).__name__ == "ExtractAliasedRef":
+        front, shape = 1, chain[0].shape
+    tilings = [tuple(int(n) for n in t.tiling) for t in declared if type(t).__name__ == "TilingTransform"]
+    swizzles = [int(t.swizzle) for t in declared if type(t).__name__ == "SwizzleTransform"]
+    if not declared or len(tilings) > 1 or len(swizzles) > 1 or len(tilings) + len(swizzles) != len(declared):
+        return chain
+    tiling = tilings[0] if tilings else ()
+    outer = len(shape) - len(tiling)
+    if outer < 0 or any(n % t for n, t in zip(shape[outer:], tiling)):
+        return chain
+    for t in chain[front:]:
+        # The dimensions that are tiled stay the last ones.
+        if type(t).__name__ != "NDIndexer" or any(type(i).__name__ != "Slice" for i in t.indices[len(t.indices) - len(tiling) :]):
+            return chain
+    counts = [n // t for n, t in zip(shape[outer:], tiling)]
+    made = Chosen((*shape[:outer], *counts, *tiling), tiling, swizzles[0] if swizzles else 0)
+    return [*chain[:front], made, *chain[front:]]
 
 
 def _as_declared(dims: list[_Dim], declared: Sequence[Any]) -> tuple[list[_Dim] | None, int]:

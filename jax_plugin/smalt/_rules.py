@@ -392,7 +392,10 @@ def _reference_of(w: Walker, atom: Any, chain: Sequence[Any], ty: Any) -> _inlin
             f"a reference to {atom.aval}\n  expected: references to numbers in SMEM or GMEM, and barriers\n  got: {atom.aval}"
             "\n  remedy: accumulators and semaphores are for plgpu's operations, outside of the function"
         )
-    return _inline_mgpu.reference(atom.aval.inner_aval.shape, atom.aval.inner_aval.dtype, kind == "SMEM", chain, ty.transforms)
+    inner, shared = atom.aval.inner_aval, kind == "SMEM"
+    if shared and w.chooses_transforms:
+        chain = _inline_mgpu.chosen(inner.shape, chain, ty.transforms)
+    return _inline_mgpu.reference(inner.shape, inner.dtype, shared, chain, ty.transforms)
 
 
 # ------------------------------------------------------------------------------------------ memory

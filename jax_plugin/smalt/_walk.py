@@ -115,6 +115,7 @@ class Walker:
         self.far_devices = "", "", ""  # what these are, what others lie within, and what to do about it
         self.far_indices: dict[Any, Binding] = {}  # the device's indices along them, which are parameters
         self.talks = False  # to other devices
+        self.chooses_transforms = False  # of buffers that have none, by the functions that take them (Warpgroup semantics)
         self.bulk_copies: frozenset[int] = frozenset()  # equations of a TPU's copies that run beside what follows (`_dma.py`)
         #: What the user calls the arguments of a jaxpr, where that does not know it.
         self.argument_names: dict[Any, Sequence[str]] = {}

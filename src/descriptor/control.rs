@@ -804,7 +804,10 @@ fn whole(r: &mut OpReader<'_>, args: &[Value], results: &[Type], num_refs: usize
                     transforms.tiling = numbers(&ints.values)?.into_iter().collect();
                 }
                 ("swizzle", Some(proto::attr::Value::Int(n))) => {
-                    transforms.swizzle_bytes = u32::try_from(*n).map_err(|_| damaged("a negative swizzle"))?;
+                    transforms.swizzle_bytes = match u32::try_from(*n).map_err(|_| damaged("a negative swizzle"))? {
+                        0 => 0,
+                        bytes => swizzle(bytes)?,
+                    };
                 }
                 (name, _) => return Err(newer(format!("`{name}` of a reference"))),
             }

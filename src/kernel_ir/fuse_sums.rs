@@ -20,8 +20,7 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         return Ok(());
     }
     let uses = kernel.use_counts();
-    let regions: Vec<Region> = kernel.regions.keys().collect();
-    for region in regions {
+    for region in kernel.live_regions() {
         fuse(kernel, region, &uses);
     }
     Ok(())

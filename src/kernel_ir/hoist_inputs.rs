@@ -323,7 +323,7 @@ fn apply(kernel: &mut Kernel, found: &Found, levels: &Levels) {
         moved[op] = true;
         before[found.loops[l].op].push(op);
     }
-    for region in kernel.regions.keys().collect::<Vec<_>>() {
+    for region in kernel.live_regions() {
         let ops = std::mem::take(&mut kernel.regions[region].ops);
         let mut out = Vec::with_capacity(ops.len());
         for op in ops.into_iter().filter(|op| !moved[*op]) {

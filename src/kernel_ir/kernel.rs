@@ -414,8 +414,8 @@ impl Kernel {
                 used.insert(v);
             });
         });
-        for &v in self.regions.values().flat_map(|region| &region.results) {
-            used.insert(v);
+        for region in self.live_regions() {
+            used.extend(self.regions[region].results.iter().copied());
         }
         used
     }

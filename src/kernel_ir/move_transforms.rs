@@ -2,6 +2,7 @@
 //!
 //! JAX repeats them at the front of every use: `[extract_alias] [unswizzle] [untile]`. Afterwards an allocation has its logical
 //! shape and its transforms, a member of a union is an allocation of its own (union, offset), and views hold user transforms only.
+//! Under Warpgroup semantics JAX chooses the transforms of buffers that have none: those that a text which runs once names for its reference.
 use super::rewrite::regions_of;
 use super::*;
 use crate::error::{Error, Loc, Result};
@@ -28,6 +29,9 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
     let body = pass.kernel.body;
     pass.region(body)?;
     let MoveTransforms { members, .. } = pass;
+    if kernel.semantics.lowering == LoweringSemantics::Warpgroup {
+        adopt(kernel);
+    }
     add_members(kernel, body, &members);
     Ok(())
 }
@@ -207,6 +211,33 @@ impl MoveTransforms<'_> {
                 .remedy("state the transforms where it is allocated, and nowhere else"));
         }
         Ok(())
+    }
+}
+
+/// Buffers without transforms get those that the first text relies on; one that relies on others is refused where accesses are planned.
+fn adopt(kernel: &mut Kernel) {
+    let mut named: Vec<(Alloc, SmemTransforms)> = vec![];
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::InlinePtx { code, refs, .. } = &kernel.ops[op].kind
+            && let Some(whole) = &code.whole
+        {
+            let all = refs.iter().zip(&whole.refs);
+            named.extend(all.filter_map(|(r, lies)| Some((r.alloc, lies.clone()?))));
+        }
+    });
+    for (alloc, lies) in named {
+        let AllocData { kind, shape, .. } = &mut kernel.allocs[alloc];
+        let inner = shape.iter().rev().zip(lies.tiling.iter().rev());
+        let fits = lies.tiling.len() <= shape.len() && inner.fold(true, |fits, (n, t)| fits && *t > 0 && n % t == 0);
+        if let AllocKind::Smem {
+            transforms: transforms @ None,
+            ..
+        } = kind
+            && (!lies.tiling.is_empty() || lies.swizzle_bytes > 16)
+            && fits
+        {
+            *transforms = Some(lies);
+        }
     }
 }
 

@@ -13,7 +13,8 @@ use cranelift_entity::SecondaryMap;
 use std::ops::Range;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    if kernel.regions.values().all(|region| region.group != Group::Warp) {
+    let mut regions = kernel.live_regions().into_iter();
+    if regions.all(|region| kernel.regions[region].group != Group::Warp) {
         return Ok(());
     }
     let everyone: Vec<Executor> = (0..kernel.num_warpgroups).map(Executor::warpgroup).collect();

@@ -43,7 +43,8 @@ pub fn of(kernel: &Kernel) -> Option<Profile> {
 
 /// Whether warps of a warp region have ranges of their own.
 fn marks_of_warps(kernel: &Kernel) -> bool {
-    kernel.regions.values().any(|region| {
+    kernel.live_regions().into_iter().any(|region| {
+        let region = &kernel.regions[region];
         let is_mark = |op| matches!(kernel.ops[op].kind, OpKind::ProfileMark { .. });
         region.group == Group::Warp && region.ops.iter().any(|&op| is_mark(op))
     })

@@ -24,8 +24,7 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         return Ok(());
     }
     let uses = kernel.use_counts();
-    let regions: Vec<Region> = kernel.regions.keys().collect();
-    for region in regions {
+    for region in kernel.live_regions() {
         if kernel.regions[region].group == Group::Warp {
             continue;
         }

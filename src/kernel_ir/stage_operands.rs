@@ -35,9 +35,8 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         return Ok(());
     }
     let uses = kernel.use_counts();
-    let regions: Vec<Region> = kernel.regions.keys().collect();
     let mut staged = false;
-    for region in regions {
+    for region in kernel.live_regions() {
         let mut loads = Loads::default();
         for op in std::mem::take(&mut kernel.regions[region].ops) {
             let kind = &kernel.ops[op].kind;

@@ -780,7 +780,8 @@ impl<'a> LowerCx<'a> {
 
     /// Whether warps by themselves signal a semaphore or wait for it.
     pub fn counted_by_warps(&self, semaphore: Alloc) -> bool {
-        self.kernel.regions.values().any(|region| {
+        self.kernel.live_regions().into_iter().any(|region| {
+            let region = &self.kernel.regions[region];
             region.group == Group::Warp
                 && region.ops.iter().any(|&op| {
                     let kind = &self.kernel.ops[op].kind;

@@ -312,7 +312,8 @@ impl Pass<'_> {
 
     fn waited_alone(&self, kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
         let mut alone = SecondaryMap::new();
-        for region in kernel.regions.values() {
+        for region in kernel.live_regions() {
+            let region = &kernel.regions[region];
             for &op in &region.ops {
                 if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind) {
                     alone[barrier.alloc] |= region.group == Group::Warp || self.allocation.feeding.waits[op];

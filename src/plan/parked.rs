@@ -143,7 +143,8 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &mut Allocation
     }
     // What moves nothing by itself.
     let mut joined = FxHashSet::default();
-    for region in kernel.regions.values() {
+    for region in kernel.live_regions() {
+        let region = &kernel.regions[region];
         let is_behind = |(a, b): (&Op, &Op)| {
             let OpData { kind, results, .. } = &kernel.ops[*a];
             let joins = matches!(kind, OpKind::Wgmma { .. }) && adds_to(kernel, *b, *results.first()?);

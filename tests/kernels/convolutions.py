@@ -17,6 +17,7 @@ from jax import lax
 
 from tests.corpus.case import x64
 from tests.kernels.products import BF16, F16, F32, I8, I32, Array, is_float, to_tf32
+from tests.kernels.random_cases import report
 
 FORMS: list[tuple[np.dtype[Any], np.dtype[Any] | None, str | None]] = [
     (F32, None, None), (F32, None, "highest"), (F16, None, None), (BF16, F32, None), (I8, I32, None), (I32, None, None),
@@ -100,16 +101,7 @@ class Convolution:
 
 
 def main(count: int = 50, first: int = 0) -> None:
-    import smalt
-
-    smalt.enable()
-    for seed in range(first, first + count):
-        c = Convolution.of(seed)
-        inputs = c.data()
-        try:
-            c.check(c.run(inputs), inputs)
-        except Exception as e:  # noqa: BLE001
-            print(f"{c}\n  {type(e).__name__}: {str(e)[:600]}", flush=True)
+    report(Convolution.of, count, first)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from tests.kernels.products import is_float, to_tf32
+from tests.kernels.random_cases import report
 
 Array = np.ndarray[Any, Any]
 
@@ -229,18 +230,7 @@ class MemoryProduct:
 
 
 def main(count: int = 100, first: int = 0) -> None:
-    import smalt
-
-    smalt.enable()
-    for seed in range(first, first + count):
-        p = MemoryProduct.of(seed)
-        inputs = p.data()
-        try:
-            p.check(p.run(inputs), inputs)
-        except Exception as e:  # noqa: BLE001
-            print(f"{p}\n  {type(e).__name__}: {str(e)[:600]}", flush=True)
-        if (seed - first) % 50 == 49:
-            print(f"{seed - first + 1} done", flush=True)
+    report(MemoryProduct.of, count, first)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import x64
+from tests.kernels.random_cases import report
 
 Array = np.ndarray[Any, Any]
 
@@ -170,19 +171,7 @@ def _data(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
 
 
 def main(count: int = 100, first: int = 0) -> None:
-    import smalt
-
-    smalt.enable()
-    for seed in range(first, first + count):
-        p = Product.of(seed)
-        with x64(p.x64):
-            inputs = p.data()
-            try:
-                p.check(p.run(inputs), inputs)
-            except Exception as e:  # noqa: BLE001
-                print(f"{p}\n  {type(e).__name__}: {str(e)[:600]}", flush=True)
-        if (seed - first) % 50 == 49:
-            print(f"{seed - first + 1} done", flush=True)
+    report(Product.of, count, first, within=lambda p: x64(p.x64))
 
 
 if __name__ == "__main__":

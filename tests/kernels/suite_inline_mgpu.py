@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import smalt
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils
 from jaxlib.mlir import ir
@@ -380,6 +381,62 @@ def test_tiled_memory(dtype: Any, swizzle: int) -> None:
 
     buffer = SMEM(shape, dtype, transforms=transforms)
     np.testing.assert_array_equal(run(body, out(shape, dtype), x, scratch=(buffer, buffer, plgpu.Barrier())), x)
+
+
+def tiles(swizzle: int) -> tuple[Any, ...]:
+    """Those of f32 in which eight rows repeat the swizzle's pattern."""
+    return plgpu.TilingTransform((8, swizzle // 4)), plgpu.SwizzleTransform(swizzle)
+
+
+def loads_tiled(swizzle: int, named: Any = None) -> Any:
+    """A function that loads a matrix of f32 as `named` says that it lies, `tiles(swizzle)` if nothing is said."""
+
+    @plgpu.inline_mgpu(arg_types=(plgpu.RefType(named or tiles(swizzle)),), return_type=sds(SHAPE, np.float32, L.WGMMA))
+    def load(ctx: Any, ref: Any) -> Any:
+        return FA.load_tiled(ref, swizzle, layout=mgpu.WGMMA_LAYOUT)
+
+    return load
+
+
+WARPGROUP = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup)
+
+
+@pytest.mark.parametrize("union", [False, True], ids=["buffers", "members of unions"])
+@pytest.mark.parametrize("swizzles", [(128, 64), (32, 128), (64, 64)], ids=str)
+def test_transforms_that_functions_name(swizzles: tuple[int, int], union: bool) -> None:
+    """Under Warpgroup semantics buffers without transforms lie as the functions say that take them, each in its own way."""
+    x = random((3, *SHAPE), np.float32)
+
+    def body(x: Any, o: Any, first: Any, second: Any, slots: Any, bar: Any) -> None:
+        if union:
+            (first, _), (second, _) = first, second
+        plgpu.copy_gmem_to_smem(x.at[0], first, bar)
+        plgpu.barrier_wait(bar)
+        second[...] = x[1]
+        slots[1] = x[2]
+        plgpu.commit_smem()
+        loads = [loads_tiled(swizzle) for swizzle in swizzles]
+        o[...] = loads[0](first) + 2 * loads[1](second) + 4 * loads[0](slots.at[pl.ds(0, 2)].at[1])
+
+    buffer = SMEM(SHAPE, np.float32)
+    place = plgpu.RefUnion(buffer, SMEM((8, 128), np.float32)) if union else buffer
+    scratch = (place, place, SMEM((2, *SHAPE), np.float32), plgpu.Barrier())
+    got = run(body, out(SHAPE, np.float32), x, scratch=scratch, params=WARPGROUP)
+    np.testing.assert_allclose(got, x[0] + 2 * x[1] + 4 * x[2], rtol=1e-6, atol=1e-5)
+
+
+def test_functions_that_name_different_transforms() -> None:
+    """A buffer lies in one way."""
+
+    def body(x: Any, o: Any, buffer: Any) -> None:
+        buffer[...] = x[...]
+        plgpu.commit_smem()
+        o[...] = loads_tiled(128)(buffer) + loads_tiled(64)(buffer)
+
+    with pytest.raises(smalt.Unsupported) as e:
+        run(body, out(SHAPE, np.float32), random(SHAPE, np.float32), scratch=(SMEM(SHAPE, np.float32),), params=WARPGROUP)
+    assert "as the buffer is: tiles of [8, 32], swizzle 128" in str(e.value)
+    assert "got: tiles of [8, 16], swizzle 64" in str(e.value) and "suite_inline_mgpu.py" in str(e.value)
 
 
 def test_slots_of_a_tiled_buffer() -> None:

@@ -6,6 +6,7 @@
 //! | `SMALT_PASSES_RANDOM` | how many random kernels, 400 if not given |
 //! | `SMALT_PASSES_SEED` | the first one's seed, 0 if not given |
 //! | `SMALT_PASSES_FUEL` | elements that one run may compute |
+mod dead_regions;
 mod differential;
 mod files;
 mod generate;

@@ -370,7 +370,8 @@ def inline_mgpu_of_other_transforms(x):
 
         f(buffer)  # BAD
 
-    return kernel(body, like((64, 64)), SMEM((64, 64), F32))(x)
+    params = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane)
+    return kernel(body, like((64, 64)), SMEM((64, 64), F32), params=params)(x)
 
 
 @bad(smalt.Unsupported, "a row of a tiled reference", "remedy: slice whole tiles, and index in the function", args=(f32(64, 64),))

@@ -86,6 +86,19 @@ def equal(got: Any, want: Any, *operands: Any) -> None:
         assert not len(wrong), f"{name}: {len(wrong)} wrong: {shown}"
 
 
+def check_one_by_one(x: Array, y: Array) -> None:
+    """A kernel takes the arrays' elements, scalars or rows, one after the other."""
+
+    def body(x: Any, y: Any, *out: Any) -> None:
+        @pl.loop(0, x.shape[0])
+        def _(i: Any) -> None:
+            for o, value in zip(out, all_of(x[i], y[i]), strict=True):
+                o[i] = value
+
+    outs = [like(x.shape, x.dtype)] * len(NAMES)
+    equal(run(kernel(body, outs), x, y), jax.jit(all_of)(x, y), x, y)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_arrays(dtype: str) -> None:
     """Of 8 bits all pairs."""
@@ -97,14 +110,7 @@ def test_arrays(dtype: str) -> None:
         steps = min(len(x), 1024)
         x, y = (a.reshape(-1, steps) if len(a) % steps == 0 else a.reshape(1, -1) for a in (x, y))
 
-        def body(x: Any, y: Any, *out: Any) -> None:
-            @pl.loop(0, x.shape[0])
-            def _(i: Any) -> None:
-                for o, value in zip(out, all_of(x[i], y[i]), strict=True):
-                    o[i] = value
-
-        outs = [like(x.shape, jnp.dtype(dtype))] * len(NAMES)
-        equal(run(kernel(body, outs), x, y), jax.jit(all_of)(x, y), x, y)
+        check_one_by_one(x, y)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -113,14 +119,7 @@ def test_scalars_of_which_nothing_is_known(dtype: str) -> None:
         some = numbers(dtype)
         x, y = (a.reshape(-1) for a in np.meshgrid(some, some))
 
-        def body(x: Any, y: Any, *out: Any) -> None:
-            @pl.loop(0, x.shape[0])
-            def _(i: Any) -> None:
-                for o, value in zip(out, all_of(x[i], y[i]), strict=True):
-                    o[i] = value
-
-        outs = [like(x.shape, jnp.dtype(dtype))] * len(NAMES)
-        equal(run(kernel(body, outs), x, y), jax.jit(all_of)(x, y), x, y)
+        check_one_by_one(x, y)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

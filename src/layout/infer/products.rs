@@ -59,7 +59,11 @@ type Candidates = FxHashMap<Op, Candidate>;
 
 fn find(kernel: &Kernel) -> Candidates {
     let mut out = Candidates::default();
-    for region in kernel.regions.values().filter(|r| r.group != Group::Warp) {
+    for region in kernel.live_regions() {
+        let region = &kernel.regions[region];
+        if region.group == Group::Warp {
+            continue;
+        }
         let mut loads = Loads::default();
         for &op in &region.ops {
             loads.pass(kernel, op);

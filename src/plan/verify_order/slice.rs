@@ -54,7 +54,8 @@ impl Slice {
             knows_block: false,
             knows_warpgroup: false,
         };
-        for (region, data) in kernel.regions.iter() {
+        for region in kernel.live_regions() {
+            let data = &kernel.regions[region];
             let walked = data.ops.iter().copied().filter(|op| slicer.walked.contains(*op));
             let ops: Vec<Op> = walked.collect();
             slice.len += ops.len();

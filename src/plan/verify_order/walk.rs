@@ -204,8 +204,8 @@ fn period(kernel: &Kernel) -> u64 {
 fn used(kernel: &Kernel) -> SecondaryMap<Value, bool> {
     let mut used = SecondaryMap::new();
     kernel.for_each_op(&mut |op| for_each_value(&kernel.ops[op].kind, &mut |v| used[v] = true));
-    for region in kernel.regions.values() {
-        region.results.iter().for_each(|v| used[*v] = true);
+    for region in kernel.live_regions() {
+        kernel.regions[region].results.iter().for_each(|v| used[*v] = true);
     }
     used
 }
