@@ -72,7 +72,8 @@ def grid_trace(mapping: Any) -> contextlib.AbstractContextManager[None]:
 def heed_grids_in_traces(refuse: Callable[[Any], Exception]) -> None:
     """Makes a call's grid part of the keys of what JAX remembers of tracing; `refuse`: what is wrong with a size that JAX only asserts is known.
 
-    `pl.num_programs` is a number when a kernel is traced; JAX gives a kernel that it has traced before, whatever its grid was then.
+    `pl.num_programs` is a number when a kernel is traced; JAX gives a kernel that it has traced before, whatever its grid was then. What JAX
+    exports for a TPU with dynamic shapes may have any size.
     """
     own = pallas_core.tracing_grid_env
     if getattr(own, "_smalt", False):
@@ -82,7 +83,8 @@ def heed_grids_in_traces(refuse: Callable[[Any], Exception]) -> None:
     @contextlib.contextmanager
     def tracing_grid_env(grid: Any, mapped_dims: Any) -> Iterator[None]:
         for size in grid:
-            if size is not pallas_core.dynamic_grid_dim and not isinstance(size, (int, np.integer)):
+            is_known = size is pallas_core.dynamic_grid_dim or isinstance(size, (int, np.integer))
+            if not is_known and not pallas_core.dynamic_shapes_export_enabled():
                 raise refuse(size)
         with own(grid, mapped_dims), grids((tuple(grid), tuple(mapped_dims))):
             yield
