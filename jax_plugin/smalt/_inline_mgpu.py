@@ -266,12 +266,13 @@ def reference(shape: Sequence[int], dtype: Any, shared: bool, chain: Sequence[An
     transposed = False
     swizzle = 0
     for t in chain:
+        if isinstance(t, Chosen):
+            tiling, swizzle = t.tiling, t.swizzle
+            dims = _untiled(_dense(t.shape), tiling) if tiling else dims
+            continue
         match type(t).__name__:
             case "ExtractAliasedRef":
                 dims, dtype = _dense(t.shape), t.dtype
-            case "Chosen":
-                tiling, swizzle = t.tiling, t.swizzle
-                dims = _untiled(_dense(t.shape), tiling) if tiling else dims
             case "UntilingTransform":
                 tiling = tiling if transposed else tuple(t.tiling)
                 dims = _untiled(dims, tuple(t.tiling))

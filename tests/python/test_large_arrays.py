@@ -278,8 +278,28 @@ def test_small_indices_of_a_large_array(types: tuple[str, ...]) -> None:
         np.testing.assert_array_equal(p[i, j, 5], x[i, j, 11])
 
 
-@pytest.mark.parametrize("index", ["int64", "uint64"])
-@pytest.mark.parametrize("at", [-1, -(1 << 31), 5 - (1 << 32), 3 * GiB, (1 << 32) + 5, (1 << 62) + 5, -(1 << 63)])
+@pytest.mark.parametrize("at", [-1, -(1 << 31), -3 * GiB])
+def test_indices_from_the_end_of_a_long_dimension(at: int) -> None:
+    with x64(True):
+        x, o, given = zeros((3 * GiB,), np.int8), np.ones(32, np.int8), np.full(32, at)
+        x[at] = 7
+
+        def load(x: Any, at: Any, o: Any) -> None:
+            o[...] = x[at[...]]
+
+        def store(at: Any, p: Any) -> None:
+            p[at[...]] = jnp.full(32, 9, jnp.int8)
+
+        run(load, x, given, out=o)
+        assert (o == 7).all()
+        run(store, given, into=x)
+        assert x[at] == 9
+
+
+OUTSIDE = [-1, -(1 << 31), 5 - (1 << 32), 3 * GiB, (1 << 32) + 5, (1 << 62) + 5, -(1 << 63)]
+
+
+@pytest.mark.parametrize(("at", "index"), [(at, t) for at in OUTSIDE for t in ("int64", "uint64") if t == "uint64" or not -3 * GiB <= at < 0])
 def test_indices_outside_of_a_long_dimension(at: int, index: str) -> None:
     """Name nothing within it. As u64 negative ones are larger than all."""
     with x64(True):
