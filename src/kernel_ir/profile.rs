@@ -92,11 +92,20 @@ mod tests {
 
     fn kernel(space: u64, group: Group) -> Kernel {
         let mut b = KernelBuilder::new().grid(&[1000, 2]).cluster(&[2]).warpgroups(3);
-        b.region(group, &[], |b, _| {
+        let body = b.region(group, &[], |b, _| {
             let (name, edge) = ("a".into(), ProfileEdge::Begins);
             b.op(OpKind::ProfileMark { name, edge }, &[]);
             vec![]
         });
+        let (allocs, collective) = (vec![], false);
+        b.op(
+            OpKind::Scope {
+                allocs,
+                body,
+                collective,
+            },
+            &[],
+        );
         let mut kernel = b.finish();
         kernel.compiler_params.profile_space = space;
         kernel
