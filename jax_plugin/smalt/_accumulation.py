@@ -62,6 +62,13 @@ class Sum:
         return dataclasses.replace(self, is_in_registers=True) if self.is_in_buffer and is_wide else None
 
     @property
+    def in_memory(self) -> Value | None:
+        """The operand that lies in a ring and is read there; None: the right one goes through a buffer, and the left one may be either."""
+        if self.is_in_registers:
+            return self.product.operands[0]
+        return None if self.is_in_buffer else self.right
+
+    @property
     def contracted(self) -> int:
         """The right operand's dimension, before it is transposed."""
         return 0 if self.is_along_n else 1
@@ -113,11 +120,9 @@ class Accumulation:
     def columns(self, part: Any) -> Any:
         """A slice of a computed right operand as rows of the transposed product. A thread has of each tile two rows, of each warp's sixteen: they and
         those of all tiles are neighbouring columns."""
-        if self.sum.is_along_n:
-            k, n = part.shape
-            return part.reshape(k, 4, 8, n // TILE_ROWS, 2).transpose(3, 1, 4, 2, 0).reshape(n, k)
-        n, k = part.shape
-        return part.reshape(4, 8, n // TILE_ROWS, 2, k).transpose(2, 0, 3, 1, 4).reshape(n, k)
+        rows = part.T if self.sum.is_along_n else part
+        n, k = rows.shape
+        return rows.reshape(4, 8, n // TILE_ROWS, 2, k).transpose(2, 0, 3, 1, 4).reshape(n, k)
 
     def result(self, sums: Any) -> Any:
         """A warpgroup's part of the result."""

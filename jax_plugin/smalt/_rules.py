@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from smalt import _attrs, _convolution, _dma, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _signs, _strides, _triton, _types, _versions, _windows
+from smalt import _attrs, _convolution, _dma, _expand, _gather, _inline_mgpu, _ordered, _prints, _registry, _signs, _strides, _triton, _types
+from smalt import _versions, _windows
 from smalt._errors import InvalidKernel, Unsupported
 from smalt._walk import ABSENT, Emit, OpParts, Walker
 from smalt._wire import Message, message

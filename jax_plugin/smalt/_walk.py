@@ -579,7 +579,8 @@ class Walker:
     ) -> Message:
         """Walks a jaxpr (open or closed) as a region; `ranges`: whether its named scopes may become ranges of a profile.
 
-        `naturals` are those of `params` that are never negative, `bound` are its variables that stand for values outside, `params` those that become region parameters.
+        `bound` are its variables that stand for values outside, `params` those that become region parameters, `naturals` those of them that are
+        never negative.
         Constvars that the jaxpr holds values for and `bound` does not name become literals.
         """
         jaxpr, consts = _versions.open_jaxpr(jaxpr)

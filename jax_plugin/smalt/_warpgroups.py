@@ -187,11 +187,8 @@ def _plan(
     rings = _rings(program, demands, free, stages, room - sum(accumulations[s.loop].bytes for s in computed))
     if any(r.loop in accumulations and r.stages == 1 for r in rings):  # a product reads a slot while the next one is filled
         return None
-    # An operand that is loaded is read where it lies.
-    loads = [r.load for r in rings]
-    if any(not s.is_in_buffer and not s.is_in_registers and s.right.node not in loads for s in sums):
-        return None
-    if any(s.is_in_registers and s.product.operands[0].node not in loads for s in sums):
+    in_memory = [s.in_memory for s in sums]
+    if any(v is not None and v.node not in [r.load for r in rings] for v in in_memory):
         return None
     needed = _producer(rings, free)
     if not rings or needed is None:
@@ -770,7 +767,7 @@ class _Run:
             first[uses[0]].append(ring)
             last[uses[-1]].append(ring)
         product = None if self.sum is None else self.sum[0].sum.product
-        before = self.sum is not None and (self.sum[0].sum.is_in_registers or self.sum[0] in self.buffers)
+        before = self.sum is not None and self.sum[0].sum.in_memory is not self.sum[0].sum.right
         for node in body.nodes:
             with _versions.at_line_of(node.eqn):
                 for ring in first[node]:

@@ -28,7 +28,9 @@ WEIGHTS = ("same", "int8", "int4", "e4m3", "scaled int4", "scaled int8", "scaled
 BEGINS = ("when", "cond", "where", "first differs", "never")
 ENDS = ("when", "captured", "each step", "output")
 #: Weights that are computed, so that a thread multiplies them from registers: scales of groups along what is summed, of all columns, of the block.
-COMPUTED = ("int8", "int4", "e4m3", "e2m1", "scaled int8", "scaled int4", "scaled e2m1", "groups int4", "groups int8", "groups e2m1", "shifted int4", "gated same")
+COMPUTED = (
+    "int8", "int4", "e4m3", "e2m1", "scaled int8", "scaled int4", "scaled e2m1", "groups int4", "groups int8", "groups e2m1", "shifted int4", "gated same",
+)  # fmt: skip
 GROUP = 32
 SKIPS = ("none", "none", "none", "causal", "even", "middle")
 PARAMETERS = ("tpu", "none", "triton")
