@@ -33,12 +33,20 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
     }
 }
 
-/// How many blocks with so much shared memory a multiprocessor has registers for, when each warpgroup has what it sets; None: none sets any.
-/// One, where some do not.
+/// Whether any warpgroup ever sets its count of registers.
+pub fn sets_any(kernel: &Kernel) -> bool {
+    let mut any = false;
+    kernel.for_each_op(&mut |op| any |= matches!(kernel.ops[op].kind, OpKind::SetMaxRegisters { .. }));
+    any
+}
+
+/// How many blocks with so much shared memory a multiprocessor has registers for, when each warpgroup has what it sets; None: none ever
+/// sets any. One, where some do not, or only under a condition that data decide.
 pub fn resident_blocks(kernel: &Kernel, smem_bytes: u32) -> Option<u32> {
-    let counts = counts(kernel);
-    counts.iter().flatten().next()?;
-    let set: Option<Vec<u32>> = counts.iter().map(|c| c.map(|(n, _)| n)).collect();
+    if !sets_any(kernel) {
+        return None;
+    }
+    let set: Option<Vec<u32>> = counts(kernel).iter().map(|c| c.map(|(n, _)| n)).collect();
     let by_registers = set.map_or(1, |set| {
         let sum = set.iter().sum::<u32>().max(1);
         let most = kernel.target.registers / 128 / sum;

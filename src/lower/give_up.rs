@@ -21,7 +21,7 @@
 use super::cx::LowerCx;
 use super::emit::{S, V};
 use crate::error::Result;
-use crate::kernel_ir::{Group, Kernel, OpKind};
+use crate::kernel_ir::{Group, Kernel, OpKind, check_registers};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{Awaited, GaveUp};
 use crate::ptx::modifier::{Drain, EndsWith, LeftRegisters, LogicType};
@@ -92,9 +92,7 @@ pub fn drain(kernel: &Kernel) -> Drain {
 }
 
 fn left_registers(kernel: &Kernel) -> LeftRegisters {
-    let mut counted = false;
-    kernel.for_each_op(&mut |op| counted |= matches!(kernel.ops[op].kind, OpKind::SetMaxRegisters { .. }));
-    if counted {
+    if check_registers::sets_any(kernel) {
         LeftRegisters::Released
     } else {
         LeftRegisters::Kept

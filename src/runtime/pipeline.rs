@@ -405,7 +405,7 @@ fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error>
     })
 }
 
-/// Whether any warpgroup changes its register count: that needs `.minnctapersm`.
+/// What was chosen, for each value and allocation, and each relayout between.
 fn layout_choices(kernel: &Kernel, assignment: &Assignment, exchanges: &Exchanges) -> Vec<LayoutChoice> {
     let row = |r: &Reason| {
         let (what, ty, op) = match r.subject {
