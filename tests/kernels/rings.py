@@ -62,6 +62,7 @@ class Ring(Loops):
             ("tile"), or loaded ("loaded").
         products: Of a step, each of the same operands.
         limits: Warpgroups ask for registers.
+        guarded: All of it is under an "if" that memory decides, or in a "loop" that memory lets run once.
     """
 
     seed: int
@@ -79,6 +80,7 @@ class Ring(Loops):
     adds: str | None
     products: int
     limits: bool
+    guarded: str | None
 
     @classmethod
     def of(cls, seed: int) -> Ring:
@@ -105,6 +107,7 @@ class Ring(Loops):
             adds=pick(None, None, "bias", *["tile", "loaded"] * (hands in ("copy", "halves"))),
             products=pick(1, 1, 1, 2),
             limits=bool(pick(0, 1)),
+            guarded=pick(None, None, None, "if", "loop"),
         )
 
     @property
@@ -143,7 +146,16 @@ class Ring(Loops):
     def function(self) -> Any:
         slots, workers, steps, n = self.slots, self.workers, self.steps, self.columns
 
-        def body(a: Any, b: Any, other: Any, row: Any, more: Any, counts: Any, out: Any, trace: Any, *rest: Any) -> None:
+        def body(*refs: Any) -> None:
+            counts = refs[5]
+            if self.guarded == "if":
+                _when(counts[0] > 0)(lambda: work(*refs))
+            elif self.guarded == "loop":
+                _loop(0, counts[1])(lambda _: work(*refs))
+            else:
+                work(*refs)
+
+        def work(a: Any, b: Any, other: Any, row: Any, more: Any, counts: Any, out: Any, trace: Any, *rest: Any) -> None:
             a_buf, b_buf, row_buf, notes, out_buf, full, full_right, free, free_right, go, told, taken, relay, added, end = rest
             wg = lax.axis_index("wg")
             block = 0 if self.shared is None else lax.axis_index("c")
@@ -370,7 +382,7 @@ class Ring(Loops):
         a, b, other = small(*lead("left"), total, self.rows, K), small(*lead("right"), total, K, self.columns), small(total, K, self.columns)
         row = rng.integers(-3, 4, (total, self.columns)).astype(np.float32)
         more = small(self.blocks, self.tiles, self.rows, self.columns)
-        return [a, b, other, row, more, np.array([self.steps], np.int32)]
+        return [a, b, other, row, more, np.array([self.steps, 1], np.int32)]
 
     # ------------------------------------------------------------ in NumPy
 
