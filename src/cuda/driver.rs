@@ -97,6 +97,7 @@ entry_points! {
     pointer_get_attribute = "cuPointerGetAttribute": fn(*mut c_void, c_uint, u64);
     memcpy_htod = "cuMemcpyHtoD_v2": fn(u64, *const c_void, usize);
     memcpy_dtoh = "cuMemcpyDtoH_v2": fn(*mut c_void, u64, usize);
+    memcpy_dtod_async = "cuMemcpyDtoDAsync_v2": fn(u64, u64, usize, sys::CUstream);
     memcpy_dtoh_async = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, u64, usize, sys::CUstream);
     stream_synchronize = "cuStreamSynchronize": fn(sys::CUstream);
     stream_batch_mem_op = "cuStreamBatchMemOp_v2":

@@ -101,6 +101,14 @@ impl Drop for DeviceMemory {
     }
 }
 
+/// Queues a copy between device addresses of the current context on `stream` (a `CUstream` of it), which may be captured.
+pub fn copy_behind(stream: usize, from: u64, to: u64, bytes: u64) -> Result<(), Error> {
+    let driver = driver()?;
+    // SAFETY: the caller has that much at both addresses, and they do not overlap.
+    let code = unsafe { (driver.memcpy_dtod_async)(to, from, bytes as usize, stream as sys::CUstream) };
+    driver.check("cuMemcpyDtoDAsync", code)
+}
+
 /// Words at a device address of the current context when all is over that was queued on `stream` (a `CUstream` of it): waits for that.
 pub fn read_at_end<const N: usize>(stream: usize, address: u64) -> Result<[u64; N], Error> {
     let driver = driver()?;

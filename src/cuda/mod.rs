@@ -26,6 +26,6 @@ pub use device::{DeviceInfo, devices, driver_version};
 pub use gate::Gate;
 pub use host_call::HostCall;
 pub use kernel::{Image, JitLog, Loaded, Resources, encode_map};
-pub use memory::{DeviceMemory, host_words, reach, read_at_end};
+pub use memory::{DeviceMemory, copy_behind, host_words, reach, read_at_end};
 pub use per_device::PerDevice;
 pub use plan::{MAX_TENSOR_RANK, Param, Plan, TensorMap};

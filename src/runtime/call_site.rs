@@ -46,6 +46,8 @@ pub struct CallSite {
     order: Vec<Place>,
     operands: usize,
     results: usize,
+    /// Results that are operands' memory.
+    shared: Vec<Shared>,
     /// Where the devices of a kernel that talks meet, emulated ones and GPUs.
     meeting: Meeting,
     peers: Peers,
@@ -54,6 +56,24 @@ pub struct CallSite {
     /// Where profiles come in from GPUs.
     recorders: Recorders,
 }
+
+/// An operand of the custom call, and the result that the kernel makes of it in place.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    operand: usize,
+    result: usize,
+    bytes: u64,
+}
+
+/// What has to be copied before the kernel runs.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    from: usize,
+    to: usize,
+    bytes: u64,
+}
+
+type Copies = SmallVec<[Copied; 2]>;
 
 /// A place in the call frame.
 #[derive(Clone, Copy, Debug)]
@@ -113,8 +133,24 @@ impl CallSite {
                 Place::Operand(next.0 - 1)
             }
         });
+        let order: Vec<Place> = order.collect();
+        let mut shared: Vec<Shared> = vec![];
+        let mut next = results;
+        for (place, spec) in order.iter().zip(buffers) {
+            let (operand, result) = match (*place, spec.alias_of) {
+                (Place::Result(result), Some(operand)) => (operand as usize, result),
+                (Place::Operand(operand), _) if spec.role == BufferRole::Scratch => {
+                    next += 1;
+                    (operand, next - 1)
+                }
+                _ => continue,
+            };
+            let bytes = spec.bytes;
+            shared.push(Shared { operand, result, bytes });
+        }
         Ok(CallSite {
-            order: order.collect(),
+            order,
+            shared,
             operands: buffers.len() - results,
             results: results + scratch,
             locations,
@@ -192,7 +228,7 @@ impl CallSite {
     ) -> Result<(), Error> {
         let loaded = self.artifact.loaded(device)?;
         let mut addresses: SmallVec<[u64; 64]> = SmallVec::new();
-        self.gather(
+        let copies = self.gather(
             operands,
             buffers,
             |b| b.address,
@@ -200,6 +236,7 @@ impl CallSite {
             has_its_size,
             |buffer| addresses.push(buffer.address as u64),
         )?;
+        queue(&copies, stream)?;
         if let Some(exchange) = self.exchange() {
             self.peers
                 .extend(exchange, self.sizes(exchange), device, &mut addresses)?;
@@ -217,7 +254,7 @@ impl CallSite {
     ) -> Result<(), Error> {
         let loaded = self.artifact.loaded(device)?;
         let mut ordered: SmallVec<[u64; 64]> = SmallVec::new();
-        self.gather(
+        let copies = self.gather(
             operands,
             addresses,
             |address| address,
@@ -225,6 +262,7 @@ impl CallSite {
             |_, _, _| Ok(()),
             |address| ordered.push(address as u64),
         )?;
+        queue(&copies, stream)?;
         if let Some(exchange) = self.exchange() {
             self.peers
                 .extend(exchange, self.sizes(exchange), device, &mut ordered)?;
@@ -304,7 +342,7 @@ impl CallSite {
         buffers: &[BufferView],
     ) -> Result<(), Error> {
         let mut host: SmallVec<[HostBuffer; 64]> = SmallVec::new();
-        self.gather(
+        let copies = self.gather(
             operands,
             buffers,
             |b| b.address,
@@ -317,6 +355,10 @@ impl CallSite {
                 })
             },
         )?;
+        for Copied { from, to, bytes } in copies {
+            // SAFETY: as our caller promises; `gather` has seen to it that they do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes as usize) };
+        }
         if self.exchange().is_some() {
             if self.mesh != 0 {
                 return Err(self.emulated_processes());
@@ -329,7 +371,11 @@ impl CallSite {
         unsafe { host::run(&self.artifact, &self.locations, self.check, device, &host) }.map(drop)
     }
 
-    /// Gives the call's buffers in the launch's numbering, each after its check. `address`: where a buffer is; `is_token`: whether it may be one.
+    /// Gives the call's buffers in the launch's numbering, each after its check, and what has to be copied before the launch.
+    /// `address`: where a buffer is; `is_token`: whether it may be one.
+    ///
+    /// A result that is an operand's memory may come apart from it: XLA's fusions of slices with calls do not know of aliases. The kernel
+    /// then runs in the result's memory.
     fn gather<B: Copy>(
         &self,
         operands: usize,
@@ -338,7 +384,7 @@ impl CallSite {
         is_token: impl Fn(B) -> bool,
         check: impl Fn(usize, &BufferSpec, B) -> Result<(), Error>,
         mut take: impl FnMut(B),
-    ) -> Result<(), Error> {
+    ) -> Result<Copies, Error> {
         // Behind both there may be tokens of ordered effects.
         let (results, tokens) = (buffers.len() - operands, operands.wrapping_sub(self.operands));
         let ends = [operands.saturating_sub(tokens), buffers.len().saturating_sub(tokens)];
@@ -346,17 +392,31 @@ impl CallSite {
         if tokens > operands || results != self.results + tokens || !are_tokens() {
             return Err(self.mismatch(operands, results));
         }
+        let mut copies = Copies::new();
+        for &Shared { operand, result, bytes } in &self.shared {
+            let (from, to) = (address(buffers[operand]), address(buffers[operands + result]));
+            if from == to || bytes == 0 {
+                continue;
+            }
+            if from.abs_diff(to) < bytes as usize {
+                return Err(overlap(operand, result));
+            }
+            copies.push(Copied { from, to, bytes });
+        }
         for (index, (place, spec)) in self.order.iter().zip(&self.artifact.compiled.buffers).enumerate() {
-            let buffer = buffers[place.index(operands)];
-            check(index, spec, buffer)?;
-            if let Some(operand) = spec.alias_of
-                && address(buffers[operand as usize]) != address(buffer)
-            {
-                return Err(lost_alias(index, operand));
+            let place = place.index(operands);
+            check(index, spec, buffers[place])?;
+            let moved = match copies.is_empty() {
+                true => None,
+                false => self.shared.iter().find(|shared| shared.operand == place),
+            };
+            let buffer = moved.map_or(buffers[place], |shared| buffers[operands + shared.result]);
+            if moved.is_some() {
+                check(index, spec, buffer)?;
             }
             take(buffer);
         }
-        Ok(())
+        Ok(copies)
     }
 
     #[cold]
@@ -396,10 +456,14 @@ fn has_its_size(index: usize, spec: &BufferSpec, buffer: BufferView) -> Result<(
 }
 
 #[cold]
-fn lost_alias(index: usize, operand: u32) -> Error {
-    Error::internal(format!("result {index} of the custom call is not its operand's memory"))
-        .expected(format!(
-            "the memory of operand {operand}, as the kernel modifies it in place"
-        ))
-        .remedy("lower the program again: its input-output aliases were lost")
+fn overlap(operand: usize, result: usize) -> Error {
+    Error::internal(format!("result {result} of the custom call overlaps operand {operand}"))
+        .expected("the operand's memory, or other memory")
+        .remedy("please report it, with XLA's program (XLA_FLAGS=--xla_dump_to=DIR)")
+}
+
+/// Queues the copies on a stream.
+fn queue(copies: &[Copied], stream: usize) -> Result<(), Error> {
+    let copy = |&Copied { from, to, bytes }: &Copied| cuda::copy_behind(stream, from as u64, to as u64, bytes);
+    copies.iter().try_for_each(copy)
 }

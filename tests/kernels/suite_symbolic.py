@@ -182,7 +182,6 @@ def test_bodies_that_ask_which_step_it_is_and_of_how_many() -> None:
         np.testing.assert_allclose(g(x), np.where(i == b - 1, -x, x + 10 * i + j + 100 * k), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.xfail(ON_GPU, reason="XLA:GPU gives the result of a call in the loop another buffer than the operand's slice (LIMITATIONS)", strict=True)
 def test_operands_that_share_buffers() -> None:
     """What a body does not store is the operand's; blocks that two calls compute are computed of what was there before."""
 
