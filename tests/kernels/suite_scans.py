@@ -104,3 +104,31 @@ def test_kernels_in_loops(name: str, loop: str) -> None:
         for _ in range(3):
             np.testing.assert_array_equal(run(operand), reference(x))
             np.testing.assert_array_equal(operand, x)
+
+
+#: Slices of them begin at any byte.
+ODD: dict[str, tuple[tuple[int, ...], Any]] = {
+    "84 bytes": ((3, 7), F32),
+    "4 bytes": ((1,), F32),
+    "16 bytes": ((4,), F32),
+    "66 bytes": ((33,), np.float16),
+    "129 bytes": ((129,), np.int8),
+    "240 bytes": ((5, 12), F32),
+    "1040 bytes": ((5, 52), F32),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", ODD)
+def test_slices_that_begin_anywhere(name: str, loop: str) -> None:
+    shape, dtype = ODD[name]
+
+    def f(x: Any) -> Any:
+        def body(x: Any, o: Any) -> None:
+            o[...] = x[...] + 1
+
+        return pl.pallas_call(body, out_shape=out(*shape, dtype))(x)
+
+    x = np.arange(STEPS * np.prod(shape)).reshape(STEPS, *shape).astype(dtype)
+    with enabled():
+        np.testing.assert_array_equal(jax.jit(lambda x: LOOPS[loop](f, x))(x), x + dtype(1))
