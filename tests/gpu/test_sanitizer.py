@@ -76,6 +76,23 @@ def test_barriers_and_functions_and_products_are_clean(name: str, tool: str) -> 
     assert re.search(r"\b\d+ passed", printed), printed[-2000:]
 
 
+# initcheck takes what bulk copies stored for never written.
+@pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "initcheck"])
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("turns", "few_rows and w4a16]"),
+        ("scans", "kernels_in_loops and -scan"),
+        ("registers", "are_set and all"),
+    ],
+    ids=["turns", "scans", "registers"],
+)
+def test_grids_in_turn_and_loops_and_registers_are_clean(name: str, chosen: str, tool: str) -> None:
+    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/gpu/test_{name}.py", "-k", chosen])
+    assert re.search(r"\b\d+ passed", printed), printed[-2000:]
+
+
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
 @pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "initcheck"])
 def test_prints_are_clean(tool: str) -> None:
