@@ -412,14 +412,12 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
 pub fn lower_test(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
     let (parity, old, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
-    let done = cx.b.inst(Inst::MbarrierTest {
-        d: PtxValue::NEW,
-        addr,
-        parity,
-    })[0];
-    // Threads may look at different moments: the leader's answer counts.
-    let word = cx.b.select(BitType::B32, done, Src::u32(1), Src::u32(0));
-    let word = super::memory::broadcast_leader(cx, Class::B32, word)?;
+    // Threads may look at different moments: the leader's answer counts. Each warp arrives by itself: who looks sees the arrivals of all.
+    let word = super::memory::broadcast_leader_of(cx, Class::B32, |cx| {
+        let d = PtxValue::NEW;
+        let done = cx.b.inst(Inst::MbarrierTest { d, addr, parity })[0];
+        cx.b.select(BitType::B32, done, Src::u32(1), Src::u32(0))
+    })?;
     let done = cx.b.setp(Compare::Ne, CompareType::U32, word, Src::u32(0));
     let done = cx.b.pred(done);
     let next = cx.b.select(BitType::B32, done, flipped, old);

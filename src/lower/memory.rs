@@ -278,15 +278,26 @@ pub fn store_element(cx: &mut LowerCx, target: Target, addr: Addr<V>, dtype: DTy
 
 /// The first thread's value in all threads of the executing group.
 pub fn broadcast_leader(cx: &mut LowerCx, class: Class, s: S) -> Result<S> {
-    let in_warp = cx.b.broadcast_lane0(class, s);
-    if cx.group == Group::Warp || s.imm().is_some() {
-        return Ok(in_warp);
+    match s.imm() {
+        Some(_) => Ok(cx.b.broadcast_lane0(class, s)),
+        None => broadcast_leader_of(cx, class, |_| s),
+    }
+}
+
+/// What the first thread finds behind everything that its group has done so far, in all threads of the group.
+pub fn broadcast_leader_of(cx: &mut LowerCx, class: Class, find: impl FnOnce(&mut LowerCx) -> S) -> Result<S> {
+    if cx.group == Group::Warp {
+        let s = find(cx);
+        return Ok(cx.b.broadcast_lane0(class, s));
     }
     // Across warps through scratch.
     let (base, bytes) = cx.scratch();
     if bytes < 8 {
         return Err(Error::internal("no scratch in shared memory to broadcast a scalar").at(cx.b.loc()));
     }
+    cx.sync_group();
+    let s = find(cx);
+    let in_warp = cx.b.broadcast_lane0(class, s);
     let (ty, stored) = match class {
         Class::B64 => (MemType::B64, in_warp),
         Class::B32 => (MemType::B32, in_warp),
@@ -294,7 +305,6 @@ pub fn broadcast_leader(cx: &mut LowerCx, class: Class, s: S) -> Result<S> {
         Class::Pred => (MemType::B32, cx.b.pick(Class::B32, in_warp, Src::u32(1), Src::u32(0))),
     };
     let leader = cx.leader();
-    cx.sync_group();
     let addr = cx.b.addr(base, 0);
     let a: Srcs<V> = [stored].into_iter().collect();
     let st = Inst::St {

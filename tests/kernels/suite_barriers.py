@@ -18,6 +18,7 @@ from tests.corpus.case import REFS_AS_ARGUMENTS, kernel
 from tests.corpus.memory import HAS_PREDICATES
 from tests.kernels import counted, litmus
 from tests.kernels.suite import ON_GPU, enabled
+from tests.programs.prelude import warp_map
 
 U32, I32, F32 = np.uint32, np.int32, np.float32
 
@@ -233,6 +234,43 @@ def test_waits_of_both_kinds() -> None:
 
     scratch = [plgpu.SMEM((128,), I32), plgpu.Barrier()]
     np.testing.assert_array_equal(run(body, out(128, I32), x, scratch=scratch), x[0] + x[1])
+
+
+@pytest.mark.parametrize("by", ["warpgroup", "warp", "two warpgroups"])
+@pytest.mark.skipif(not hasattr(plgpu, "wait_gmem_to_smem"), reason="before JAX 0.11 `barrier_test` is for warp regions")
+def test_a_look_finds_what_has_arrived(by: str) -> None:
+    """`barrier_test` behind an arrival of its own, and of who was met since: whichever warp came first."""
+
+    def body(o: Any, bars: Any, met: Any) -> None:
+        wg = jax.lax.axis_index("wg")
+
+        def look(at: int, slot: int) -> None:
+            done = plgpu.barrier_test(bars.at[slot]).astype(jnp.int32)
+            pl.when(wg == 0)(lambda: o.__setitem__(at, done))
+
+        def looks() -> None:
+            look(0, 0)
+            look(1, 1)
+            for at, slot in ((2, 0), (4, 1)):
+                if by == "two warpgroups":  # they look before anybody arrives, and behind all arrivals
+                    plgpu.barrier_arrive(met.at[0])
+                    plgpu.barrier_wait(met.at[0])
+                plgpu.barrier_arrive(bars.at[slot])
+                if by == "two warpgroups":
+                    plgpu.barrier_arrive(met.at[1])
+                    plgpu.barrier_wait(met.at[1])
+                look(at, slot)
+                look(at + 1, slot)
+
+        if by == "warp":
+            warp_map(lambda warp: pl.when(warp == 0)(looks))
+        else:
+            looks()
+
+    groups = 2 if by == "two warpgroups" else 1
+    scratch = [plgpu.Barrier(num_arrivals=groups, num_barriers=2), plgpu.Barrier(num_arrivals=groups, num_barriers=2)]
+    got = run(body, out(6, I32), scratch=scratch, num_threads=groups, thread_name="wg")
+    np.testing.assert_array_equal(got, [0, 0, 1, 0, 1, 0])
 
 
 def test_a_barrier_in_inline_ptx() -> None:
