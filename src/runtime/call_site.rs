@@ -392,17 +392,9 @@ impl CallSite {
         if tokens > operands || results != self.results + tokens || !are_tokens() {
             return Err(self.mismatch(operands, results));
         }
-        let mut copies = Copies::new();
-        for &Shared { operand, result, bytes } in &self.shared {
-            let (from, to) = (address(buffers[operand]), address(buffers[operands + result]));
-            if from == to || bytes == 0 {
-                continue;
-            }
-            if from.abs_diff(to) < bytes as usize {
-                return Err(overlap(operand, result));
-            }
-            copies.push(Copied { from, to, bytes });
-        }
+        let addresses =
+            |shared: &Shared| [shared.operand, operands + shared.result].map(|place| address(buffers[place]));
+        let copies = copies(&self.shared, addresses)?;
         for (index, (place, spec)) in self.order.iter().zip(&self.artifact.compiled.buffers).enumerate() {
             let place = place.index(operands);
             check(index, spec, buffers[place])?;
@@ -455,10 +447,26 @@ fn has_its_size(index: usize, spec: &BufferSpec, buffer: BufferView) -> Result<(
     )
 }
 
+/// What has to be copied where an operand (the first address) and its result (the second) have come apart.
+fn copies(shared: &[Shared], addresses: impl Fn(&Shared) -> [usize; 2]) -> Result<Copies, Error> {
+    let copied = |shared: &Shared| {
+        let ([from, to], bytes) = (addresses(shared), shared.bytes);
+        (from != to && bytes > 0).then_some(Copied { from, to, bytes })
+    };
+    let copies: Copies = shared.iter().filter_map(copied).collect();
+    // One copy behind the other: what is still to be read must not be overwritten.
+    let overlap = |a: usize, n: u64, b: usize, m: u64| (a as u64) < b as u64 + m && (b as u64) < a as u64 + n;
+    let destroys = |to: &Copied| copies.iter().any(|of| overlap(to.to, to.bytes, of.from, of.bytes));
+    match copies.iter().any(destroys) {
+        true => Err(overlapping()),
+        false => Ok(copies),
+    }
+}
+
 #[cold]
-fn overlap(operand: usize, result: usize) -> Error {
-    Error::internal(format!("result {result} of the custom call overlaps operand {operand}"))
-        .expected("the operand's memory, or other memory")
+fn overlapping() -> Error {
+    Error::internal("results of the custom call, which it makes in place, overlap other operands")
+        .expected("each in its operand's memory, or in memory of its own")
         .remedy("please report it, with XLA's program (XLA_FLAGS=--xla_dump_to=DIR)")
 }
 
@@ -466,4 +474,34 @@ fn overlap(operand: usize, result: usize) -> Error {
 fn queue(copies: &[Copied], stream: usize) -> Result<(), Error> {
     let copy = |&Copied { from, to, bytes }: &Copied| cuda::copy_behind(stream, from as u64, to as u64, bytes);
     copies.iter().try_for_each(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[[usize; 2]]) -> Result<Vec<[usize; 2]>, Error> {
+        let shared = (0..pairs.len()).map(|operand| Shared {
+            operand,
+            result: 0,
+            bytes: 64,
+        });
+        let found = copies(&shared.collect::<Vec<_>>(), |shared| pairs[shared.operand])?;
+        Ok(found.iter().map(|copied| [copied.from, copied.to]).collect())
+    }
+
+    #[test]
+    fn results_that_are_apart_from_their_operands_are_copied() {
+        assert_eq!(of(&[[0, 0], [64, 256], [128, 128]]).unwrap(), [[64, 256]]);
+        assert_eq!(of(&[[0, 256], [64, 320]]).unwrap(), [[0, 256], [64, 320]]);
+        assert!(of(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn results_that_overlap_what_is_still_to_be_read_are_refused() {
+        for pairs in [&[[0, 32]][..], &[[0, 64], [64, 0]], &[[0, 128], [96, 512]]] {
+            let text = of(pairs).unwrap_err().to_string();
+            assert!(text.contains("overlap other operands"), "{text}");
+        }
+    }
 }
