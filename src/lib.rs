@@ -1,6 +1,6 @@
 //! smalt: a Pallas:Mosaic-GPU backend.
 //!
-//! A kernel travels `descriptor` → `kernel_ir` → `layout` → `plan` → `lower` → `ptx`, and from there to a GPU (`assemble`,
+//! A kernel travels `descriptor` → `kernel_ir` → `passes` → `layout` → `plan` → `lower` → `ptx`, and from there to a GPU (`assemble`,
 //! `cuda`) or through the CPU (`emulate`). `runtime` strings the rooms together; `capi` and `ffi` are its doors.
 //! `docs/ARCHITECTURE.md` has the map.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -19,6 +19,7 @@ pub mod layout;
 mod lock;
 pub mod lower;
 mod panics;
+pub mod passes;
 pub mod plan;
 pub mod ptx;
 pub mod runtime;

@@ -43,6 +43,10 @@ pub struct Target {
     /// 32-bit registers of a thread that an accumulator and the tile before it leave together: for addresses, and half of them, if need be,
     /// for what is added to the tile.
     pub deferred_reserve: u32,
+    /// 32-bit registers of a thread that the beginning of a tile takes, beside the tile before it.
+    pub begin_reserve: u32,
+    /// Shared memory that a warpgroup's scratch takes at most, planned where layouts are known: changes of layout, with what aligns it.
+    pub warpgroup_scratch: u32,
     /// 32-bit registers of a thread that products which run together leave to addresses and temporaries.
     pub overlap_reserve: u32,
     /// Those that the accumulators which a loop carries, and what else is alive in it, leave at least: with less some are parked.
@@ -108,6 +112,10 @@ impl Target {
             // Of 232, 64 × 256 elements of a tile in f32 (128 registers) and in bf16 (64) fit; ptxas spills nothing where 16 more are loaded
             // to be added, and 12 to 16 bytes where 32 are.
             deferred_reserve: 32,
+            // Chosen: half of what 64 × 128 elements of a tile in f32 leave of 255.
+            begin_reserve: 96,
+            // The largest of `scratch_budgets`, and a KiB.
+            warpgroup_scratch: 33 << 10,
             // ptxas 13.0, attention's backward kernels with tiles of 64 to 192 and one to three computing warpgroups: of those for
             // which 24 registers are left, none spills and none is serialised; of those with 8, most are.
             overlap_reserve: 24,

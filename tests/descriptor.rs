@@ -2,6 +2,7 @@
 use smalt::descriptor;
 use smalt::error::Fault;
 use smalt::kernel_ir::{self, CompareOp, Kernel, MmaOperand, OpKind, RefUse, Value};
+use smalt::passes;
 use std::path::{Path, PathBuf};
 
 /// The committed descriptors of every JAX version, in a fixed order.
@@ -59,7 +60,7 @@ fn golden_descriptors_import_and_normalize() {
             fail(format!("{e}"));
             continue;
         }
-        match kernel_ir::normalize::run(&mut kernel, &mut print) {
+        match passes::run(&mut kernel, &mut print) {
             Ok(()) => {}
             Err(e) if e.fault == Fault::Unsupported => *unsupported.entry(e.what).or_default() += 1,
             Err(e) => fail(format!("{} {e}", e.loc.unwrap_or_default())),
@@ -108,7 +109,7 @@ fn normal_forms_are_the_committed_ones() {
     for name in FLAGSHIPS {
         let bytes = std::fs::read(root.join("corpus/golden/0.11.2").join(name).with_extension("pb")).unwrap();
         let mut kernel = descriptor::import(&bytes).unwrap();
-        kernel_ir::normalize::run(&mut kernel, &mut |_, _| {}).unwrap();
+        passes::run(&mut kernel, &mut |_, _| {}).unwrap();
         let text = kernel.to_string();
         let path = root.join("filetests/kernel_ir").join(name).with_extension("txt");
         if bless {
@@ -135,7 +136,7 @@ fn hopper_matmul_has_one_loop_per_role_and_one_wait_per_step() {
         }
         seen += 1;
         let mut kernel = descriptor::import(&bytes).unwrap();
-        kernel_ir::normalize::run(&mut kernel, &mut |_, _| {}).unwrap();
+        passes::run(&mut kernel, &mut |_, _| {}).unwrap();
         let (mut roles, mut deferred, mut wgmmas, mut waits, mut reads, mut wide) = (0, 0, 0, 0, 0, 0);
         let mut macs_per_element = 0;
         // A role, or a wait or a part of an epilogue that sank into the next tile or behind the last one.
@@ -208,7 +209,7 @@ fn compile_time_of_the_front_half() {
         for _ in 0..5 {
             let start = std::time::Instant::now();
             let mut kernel = descriptor::import(&bytes).unwrap();
-            for (_, pass) in kernel_ir::normalize::PASSES {
+            for (_, pass) in passes::PASSES {
                 pass(&mut kernel).unwrap();
             }
             best = best.min(start.elapsed());

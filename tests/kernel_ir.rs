@@ -5,6 +5,7 @@ use smalt::error::{Fault, Loc};
 use smalt::kernel_ir::intensity::Limit;
 use smalt::kernel_ir::verify::Rule;
 use smalt::kernel_ir::*;
+use smalt::passes;
 
 const L: Loc = Loc(1);
 
@@ -293,7 +294,7 @@ impl Build {
         if let Err(e) = verify::run(&self.k) {
             panic!("{e}\n{}", self.k);
         }
-        if let Err(e) = normalize::run(&mut self.k, &mut |_, _| {}) {
+        if let Err(e) = passes::run(&mut self.k, &mut |_, _| {}) {
             panic!("{e}\n{}", self.k);
         }
         body(&self.k)
@@ -574,7 +575,7 @@ fn more_barriers_than_bits_are_refused() {
     let mut b = Build::new(1);
     let bars = b.barriers(33);
     b.scope(&[bars], |b| b.wait(bars, 32));
-    let e = normalize::run(&mut b.k, &mut |_, _| {}).unwrap_err();
+    let e = passes::run(&mut b.k, &mut |_, _| {}).unwrap_err();
     assert_eq!(e.fault, Fault::Unsupported);
     assert_eq!(e.what, "an array of 33 barriers");
 }
@@ -742,7 +743,7 @@ fn uses_that_disagree_about_transforms_are_refused() {
             b.keep(v);
         }
     });
-    let e = normalize::run(&mut b.k, &mut |_, _| {}).unwrap_err();
+    let e = passes::run(&mut b.k, &mut |_, _| {}).unwrap_err();
     assert_eq!(e.what, "one allocation with different transforms");
 }
 
@@ -753,7 +754,7 @@ fn inputs_are_not_written() {
     let one = b.i(1);
     let dst = b.element(gmem, Index::Const(0));
     b.op(OpKind::Store { dst, value: one }, &[]);
-    let e = normalize::run(&mut b.k, &mut |_, _| {}).unwrap_err();
+    let e = passes::run(&mut b.k, &mut |_, _| {}).unwrap_err();
     assert_eq!((e.fault, e.loc), (Fault::InvalidKernel, Some(L)));
 }
 
@@ -907,7 +908,7 @@ fn a_carry_that_only_the_condition_reads_is_still_handed_on() {
         },
         &[i32s()],
     );
-    eliminate_dead_code::run(&mut b.k).unwrap();
+    passes::canonical::eliminate_dead_code::run(&mut b.k).unwrap();
     assert!(verify::run(&b.k).is_ok(), "{}", b.k);
 }
 
@@ -1022,7 +1023,7 @@ fn what_no_machine_launches_is_refused() {
     let error = |change: fn(&mut Kernel)| {
         let mut k = Kernel::empty("test", 1);
         change(&mut k);
-        normalize::run(&mut k, &mut |_, _| {}).unwrap_err().to_string()
+        passes::run(&mut k, &mut |_, _| {}).unwrap_err().to_string()
     };
     let axis = |k: &mut Kernel, size: u64, kind: AxisKind| {
         k.axes.push(AxisData {
@@ -1035,16 +1036,16 @@ fn what_no_machine_launches_is_refused() {
     // 2^30 clusters of four blocks are too many, though 2^30 blocks are not.
     let mut k = Kernel::empty("test", 1);
     k.grid = vec![axis(&mut k, 1 << 30, AxisKind::Grid(0))];
-    assert!(normalize::run(&mut k.clone(), &mut |_, _| {}).is_ok());
+    assert!(passes::run(&mut k.clone(), &mut |_, _| {}).is_ok());
     k.cluster = vec![axis(&mut k, 4, AxisKind::Cluster(0))];
-    let e = normalize::run(&mut k.clone(), &mut |_, _| {}).unwrap_err();
+    let e = passes::run(&mut k.clone(), &mut |_, _| {}).unwrap_err();
     assert_eq!(e.got.as_deref(), Some("[1073741824] clusters of [4]"));
     k.cluster = vec![axis(&mut k, 17, AxisKind::Cluster(0))];
-    let e = normalize::run(&mut k, &mut |_, _| {}).unwrap_err();
+    let e = passes::run(&mut k, &mut |_, _| {}).unwrap_err();
     assert!(e.to_string().contains("1 to 16 blocks"), "{e}");
     let mut k = Kernel::empty("test", 1);
     k.cluster = (0..4).map(|i| axis(&mut k, 1, AxisKind::Cluster(i))).collect();
-    let e = normalize::run(&mut k, &mut |_, _| {}).unwrap_err();
+    let e = passes::run(&mut k, &mut |_, _| {}).unwrap_err();
     assert_eq!(e.what, "a cluster of more than 3 axes");
 }
 
@@ -2221,7 +2222,7 @@ fn a_union_is_one_memory() {
         b.keep(y);
     });
     let mut k = b.k;
-    for (_, pass) in normalize::PASSES {
+    for (_, pass) in passes::PASSES {
         if let Err(e) = pass(&mut k) {
             panic!("{e}");
         }
@@ -2695,7 +2696,7 @@ fn steps(what: Steps) -> Kernel {
     });
     facts::run(&mut b.k);
     verify::run(&b.k).unwrap_or_else(|e| panic!("{what:?}: {e}\n{}", b.k));
-    turn_loops::run(&mut b.k).unwrap();
+    passes::loops::turn_loops::run(&mut b.k).unwrap();
     verify::run(&b.k).unwrap_or_else(|e| panic!("{what:?}: {e}\n{}", b.k));
     b.k
 }

@@ -9,6 +9,7 @@ use syn::visit::{self, Visit};
 const ROOMS: &[(&str, &[&str])] = &[
     ("descriptor", &["kernel_ir"]),
     ("kernel_ir", &[]),
+    ("passes", &["kernel_ir"]),
     ("layout", &["kernel_ir"]),
     ("plan", &["kernel_ir", "layout"]),
     ("inline", &["kernel_ir", "ptx"]),
@@ -23,6 +24,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "descriptor",
             "inline",
             "kernel_ir",
+            "passes",
             "layout",
             "plan",
             "lower",

@@ -494,6 +494,13 @@ impl Kernel {
             .for_each(|op| self.for_each_op_of(*op, f));
     }
 
+    /// Whether any warpgroup ever sets its count of registers.
+    pub fn sets_registers(&self) -> bool {
+        let mut any = false;
+        self.for_each_op(&mut |op| any |= matches!(self.ops[op].kind, OpKind::SetMaxRegisters { .. }));
+        any
+    }
+
     /// Whether users' own instructions may do something to memory and its order, or barriers have phases and arrivals of their counting:
     /// then nothing is known of who waits for whom.
     pub fn has_instructions(&self) -> bool {

@@ -15,64 +15,35 @@
 //! **Order.** Ops run in program order in each executing group, as JAX's reference semantics have it: a load sees the latest store
 //! of its own group. Asynchronous ops (copies, wgmma) take effect somewhere between their issue and the wait that covers them.
 //!
-//! **Stages.** The importer makes [`Stage::Imported`]; [`normalize::run`] takes a kernel through the passes of its list. What each
+//! **Stages.** The importer makes [`Stage::Imported`]; [`passes`](crate::passes) take a kernel from one to the next. What each
 //! stage promises is in [`verify`].
 //!
 //! Architecture invariant: this room knows no layouts beyond what the user wrote ([`types::LayoutSpec`]), no PTX, and no protobuf.
 pub mod alloc;
 pub mod arithmetic;
-pub mod carry_accumulators;
-pub mod check_inputs;
-pub mod check_registers;
 pub mod class;
-pub mod compose_views;
-pub mod defer_drains;
-pub mod defer_epilogue;
-pub mod defer_stores;
 pub mod effects;
-pub mod eliminate_dead_code;
 pub mod entities;
 pub mod executor;
 pub mod facts;
-pub mod fuse_sums;
-pub mod hoist_inputs;
-pub mod hoist_invariants;
 pub mod intensity;
 pub mod kernel;
 pub mod legality;
 pub mod liveness;
 pub mod loads;
-pub mod move_transforms;
-pub mod narrow_integers;
-pub mod normalize;
 pub mod op;
-pub mod overlap_products;
-pub mod own_warp_scratch;
 pub mod parse;
 pub mod polling;
 pub mod print;
 pub mod profile;
-pub mod progress;
-pub mod promote_registers;
-pub mod recognize_loops;
-pub mod register_parts;
 pub mod rewrite;
-pub mod ring_order;
-pub mod simplify;
-pub mod slice_products;
-pub mod split_roles;
-pub mod stage_operands;
 #[doc(hidden)]
 pub mod testing;
 pub mod text_format;
-pub mod thread_phases;
-pub mod thread_state;
-pub mod turn_loops;
 pub mod types;
 pub mod verify;
 pub mod view;
 pub mod visit;
-pub mod wgmma_groups;
 pub mod words;
 
 pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms, Within};

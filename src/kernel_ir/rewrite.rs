@@ -166,6 +166,35 @@ pub fn carry(kernel: &mut Kernel, at: Region, op: Op, kept: &[Value]) -> [FxHash
     [before, behind]
 }
 
+/// Appends copies of ops; `map` is as in [`copy_region`].
+pub fn append_copies(kernel: &mut Kernel, at: Region, ops: &[Op], map: &mut FxHashMap<Value, Value>) {
+    for op in ops {
+        let copy = copy_op(kernel, *op, map);
+        kernel.regions[at].ops.push(copy);
+    }
+}
+
+/// Appends a region that runs if a condition holds: `then` fills it and gives its results. `otherwise` stands for them if it does not run.
+pub fn append_if(
+    kernel: &mut Kernel,
+    at: Region,
+    condition: Value,
+    otherwise: &[Value],
+    loc: crate::error::Loc,
+    then: impl FnOnce(&mut Kernel, Region) -> Vec<Value>,
+) -> Vec<Value> {
+    let group = kernel.regions[at].group;
+    let (skips, runs) = (kernel.new_region(group), kernel.new_region(group));
+    kernel.regions[skips].results = otherwise.to_vec();
+    kernel.regions[runs].results = then(kernel, runs);
+    let types: Vec<Type> = otherwise.iter().map(|v| kernel.ty(*v).clone()).collect();
+    let kind = OpKind::Switch {
+        selector: condition,
+        arms: vec![skips, runs],
+    };
+    kernel.append(at, kind, types, loc).to_vec()
+}
+
 fn copy_value(kernel: &mut Kernel, v: Value, map: &mut FxHashMap<Value, Value>) -> Value {
     let data = ValueData {
         def: None.into(),

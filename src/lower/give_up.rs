@@ -21,7 +21,7 @@
 use super::cx::LowerCx;
 use super::emit::{S, V};
 use crate::error::Result;
-use crate::kernel_ir::{Group, Kernel, OpKind, check_registers};
+use crate::kernel_ir::{Group, Kernel, OpKind};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{Awaited, GaveUp};
 use crate::ptx::modifier::{Drain, EndsWith, LeftRegisters, LogicType};
@@ -92,7 +92,7 @@ pub fn drain(kernel: &Kernel) -> Drain {
 }
 
 fn left_registers(kernel: &Kernel) -> LeftRegisters {
-    if check_registers::sets_any(kernel) {
+    if kernel.sets_registers() {
         LeftRegisters::Released
     } else {
         LeftRegisters::Kept

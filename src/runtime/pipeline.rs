@@ -6,14 +6,13 @@ use super::unit_functions::UnitFunctions;
 use crate::descriptor;
 use crate::error::{Error, Loc, RefId};
 use crate::inline;
-use crate::kernel_ir::{
-    self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value, check_registers,
-};
+use crate::kernel_ir::{self, Alloc, AllocData, AllocKind, FpContract, Kernel, Note, Op, OpKind, Type, Value};
 use crate::layout::{self, Assignment, Reason, Subject};
 use crate::lower;
 use crate::lower::Lowered;
 use crate::lower::debug_print::Prints;
 use crate::lower::profile::Ranges;
+use crate::passes;
 use crate::plan::traffic::Moves;
 use crate::plan::{self, Allocation, Exchanges};
 use crate::ptx::launch::LaunchSpec;
@@ -215,7 +214,7 @@ pub fn compile(
     observer.pass("check_inline_ptx", || inline::check::run(&mut kernel))?;
     kernel.target = target_of(&kernel, options)?;
 
-    kernel_ir::normalize::run(&mut kernel, &mut observer.around())?;
+    passes::run(&mut kernel, &mut observer.around())?;
     observer.pass("check_ops", || kernel_ir::legality::run(&kernel))?;
     let assignment = observer.pass("infer_layouts", || layout::infer::run(&mut kernel))?;
     #[cfg(feature = "test-handlers")]
@@ -297,7 +296,7 @@ pub fn compile(
         })?;
     }
     let (flat, peak) = observer.pass("out_of_ssa", || {
-        let min_ctas_per_sm = check_registers::resident_blocks(&kernel, launch.smem_bytes);
+        let min_ctas_per_sm = passes::canonical::check_registers::resident_blocks(&kernel, launch.smem_bytes);
         ptx::out_of_ssa::run_measured(
             &ssa,
             Shell {

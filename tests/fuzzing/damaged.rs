@@ -9,7 +9,8 @@ use crate::tree::{self, Content, Field};
 use crate::{Golden, Rng, environment, goldens};
 use smalt::descriptor::{self, DebugTable};
 use smalt::error::{Error, Fault};
-use smalt::kernel_ir::{normalize, verify};
+use smalt::kernel_ir::verify;
+use smalt::passes;
 use smalt::runtime::{CompileOptions, pipeline};
 use std::time::Duration;
 
@@ -157,7 +158,7 @@ fn run(bytes: &[u8], compile: bool) -> Result<&'static str, Refusal> {
     let at = |stage: &'static str| move |e: Error| Box::new((stage, e));
     let mut kernel = descriptor::import(bytes).map_err(at("import"))?;
     verify::run(&kernel).map_err(|e| at("the imported kernel")(Error::internal(e.to_string())))?;
-    normalize::run(&mut kernel, &mut |_, _| {}).map_err(at("normalize"))?;
+    passes::run(&mut kernel, &mut |_, _| {}).map_err(at("normalize"))?;
     let _ = kernel.to_string();
     if !compile {
         return Ok("kernels");

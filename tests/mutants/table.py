@@ -48,9 +48,9 @@ def m(file: str, within: str, old: str, to: str, wrong: str, *first: str) -> Mut
 
 MUTANTS: list[Mutant] = [
     # ------------------------------------------------------------------ kernel IR
-    m("kernel_ir/hoist_invariants.rs", "scalar && !arrays && loops > 0 && needs < loops", "needs < loops", "needs <= loops",
+    m("passes/canonical/hoist_invariants.rs", "scalar && !arrays && loops > 0 && needs < loops", "needs < loops", "needs <= loops",
       "scalars leave loops whose values they need", "test_kernels", "test_arrays"),
-    m("kernel_ir/promote_registers.rs", "(shape[1] > MAX_WIDTH || !is_plain)", "!is_plain", "false",
+    m("passes/canonical/promote_registers.rs", "(shape[1] > MAX_WIDTH || !is_plain)", "!is_plain", "false",
       "wgmmas of other widths on registers in flight are taken for those of the same", "test_views"),
     m("kernel_ir/legality/arithmetic.rs", "Sub | Div => dtype.is_int()", "dtype.is_int()", "!dtype.is_float()",
       "booleans are divided, which lowering does not know", "test_errors", "test_types"),

@@ -4,7 +4,8 @@
 //! passes leave it, or is empty: every pass has to make the same of both.
 use crate::round_trip::golden;
 use smalt::descriptor;
-use smalt::kernel_ir::{Kernel, normalize};
+use smalt::kernel_ir::Kernel;
+use smalt::passes;
 
 /// The kernel with its body in another region, and what was the body as it was, or empty.
 fn moved(kernel: &Kernel, leaves_ops: bool) -> Kernel {
@@ -28,7 +29,7 @@ fn passes_do_not_look_at_dead_regions() {
         let Ok(mut kernel) = descriptor::import(&bytes) else {
             continue;
         };
-        for (pass, run) in normalize::PASSES {
+        for (pass, run) in passes::PASSES {
             let outcome = |leaves_ops| {
                 let mut kernel = moved(&kernel, leaves_ops);
                 run(&mut kernel).map(|()| kernel.to_string()).map_err(|e| e.to_string())

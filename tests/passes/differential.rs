@@ -5,8 +5,8 @@ use crate::round_trip::golden;
 use rayon::prelude::*;
 use smalt::dtype::DType;
 use smalt::error::Fault;
-use smalt::kernel_ir::{Kernel, Stage, legality, normalize, verify};
-use smalt::{descriptor, layout, plan};
+use smalt::kernel_ir::{Kernel, Stage, legality, verify};
+use smalt::{descriptor, layout, passes, plan};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -232,7 +232,7 @@ impl Runs {
 
     /// All passes of a kernel as it is imported. An error is what a pass refuses.
     fn passes(&mut self, kernel: &mut Kernel) -> Result<(), smalt::error::Error> {
-        for (name, pass) in normalize::PASSES {
+        for (name, pass) in passes::PASSES {
             pass(kernel)?;
             self.compare(name, kernel);
         }

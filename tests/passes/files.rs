@@ -11,7 +11,8 @@
 //!
 //! `SMALT_BLESS=1` writes what comes out into the files.
 use crate::differential::{Kept, keeps};
-use smalt::kernel_ir::{Kernel, normalize, parse, verify};
+use smalt::kernel_ir::{Kernel, parse, verify};
+use smalt::passes;
 use std::path::{Path, PathBuf};
 
 const BECOMES: &str = "\n// becomes\n";
@@ -26,9 +27,9 @@ fn files() -> Vec<PathBuf> {
 
 fn run_pass(kernel: &mut Kernel, kind: &str) -> Result<(), String> {
     if kind == "normalize" {
-        return normalize::run(kernel, &mut |_, _| {}).map_err(|e| e.to_string());
+        return passes::run(kernel, &mut |_, _| {}).map_err(|e| e.to_string());
     }
-    let pass = normalize::PASSES.iter().find(|(name, _)| *name == kind);
+    let pass = passes::PASSES.iter().find(|(name, _)| *name == kind);
     let (_, pass) = pass.ok_or_else(|| format!("there is no pass `{kind}`"))?;
     pass(kernel).map_err(|e| e.to_string())?;
     verify::run(kernel).map_err(|e| e.to_string())

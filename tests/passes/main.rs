@@ -11,4 +11,5 @@ mod differential;
 mod files;
 mod generate;
 mod interpret;
+mod order;
 mod round_trip;

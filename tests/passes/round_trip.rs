@@ -1,6 +1,7 @@
 //! Text that is printed, read, and printed again is the same.
 use smalt::descriptor;
-use smalt::kernel_ir::{Kernel, normalize, parse};
+use smalt::kernel_ir::{Kernel, parse};
+use smalt::passes;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -78,7 +79,7 @@ fn kernels_and_ops_are_read_as_they_print() {
         look("import", &kernel);
         variants(&kernel, &mut seen);
         // What is not supported is refused somewhere in between.
-        let _ = normalize::run(&mut kernel, &mut |pass, made| {
+        let _ = passes::run(&mut kernel, &mut |pass, made| {
             if let Some(kernel) = made {
                 look(pass, kernel);
                 variants(kernel, &mut seen);

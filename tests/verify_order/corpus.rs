@@ -3,6 +3,7 @@ use smalt::descriptor;
 use smalt::error::Error;
 use smalt::kernel_ir::{self, Kernel, Op};
 use smalt::layout::{self, Assignment};
+use smalt::passes;
 use smalt::plan::verify_order;
 use smalt::plan::{Allocation, insert_barriers, scratch};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ struct Planned {
 
 fn planned(bytes: &[u8]) -> Result<Planned, Error> {
     let mut kernel = descriptor::import(bytes)?;
-    kernel_ir::normalize::run(&mut kernel, &mut |_, _| {})?;
+    passes::run(&mut kernel, &mut |_, _| {})?;
     let assignment = layout::infer::run(&mut kernel)?;
     let (_, allocation) = scratch::allocate(&kernel, &assignment)?;
     let barriers = insert_barriers::run(&mut kernel, &assignment, &allocation);

@@ -19,6 +19,7 @@ mod in_place_products;
 mod insert_relayouts;
 mod narrow;
 mod products;
+mod slice_products;
 mod smem;
 pub mod spec;
 mod staged_products;

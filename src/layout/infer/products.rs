@@ -8,7 +8,7 @@
 //! **Memory** has to lie as the tensor core wants it. An allocation without transforms of the user's gets the widest swizzle, if all of
 //! its uses allow that: copies still have plans, and views are views. Products for which that fails stay what they are.
 use super::smem::{self, Side, Wish};
-use super::{in_place_products, staged_products};
+use super::{in_place_products, slice_products, staged_products};
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
 use crate::kernel_ir::legality::tensor_core;

@@ -1,0 +1,16 @@
+//! One form for what can be said in several, and checks of what a kernel says as a whole.
+pub mod check_inputs;
+pub mod check_registers;
+pub mod compose_views;
+pub mod eliminate_dead_code;
+pub mod hoist_invariants;
+pub mod move_transforms;
+pub mod narrow_integers;
+pub mod own_warp_scratch;
+pub mod promote_registers;
+pub mod recognize_loops;
+mod register_parts;
+pub mod simplify;
+pub mod split_roles;
+pub mod thread_phases;
+mod thread_state;
