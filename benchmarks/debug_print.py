@@ -4,7 +4,7 @@
 
 One warpgroup fills a ring of slots, two multiply and store tiles. A flag in device memory, which the compiler cannot know and which is 0, would have
 the workers print: a scalar at their end, a scalar and their part of a tile behind each tile's products, or a scalar in each step. The last two keep smalt
-from storing a tile beside the next one's products (`kernel_ir/defer_epilogue.rs`), which costs more than the print. Of each kernel the device time (CUPTI),
+from storing a tile beside the next one's products (`passes/loops/defer_epilogue.rs`), which costs more than the print. Of each kernel the device time (CUPTI),
 and the time of a launch among many (the host's call behind a launch included), each a median of many, the two kernels in turn.
 """
 

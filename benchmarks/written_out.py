@@ -5,7 +5,7 @@
 Each block computes tile after tile: one warpgroup fills a ring of slots, waits at a tile's end until all are released, and begins the next tile; two
 multiply, and store a tile before they go on. The loops over slots are loops; or they are written out, with slots that are numbers; or slots and
 barriers are each their own; and operands are released together or each for itself. smalt lets the producer run into the next tile, and stores a tile
-beside the next one's products (`kernel_ir/defer_drains.rs`, `defer_epilogue.rs`); the shorter a tile, the more that is worth.
+beside the next one's products (`passes/loops/defer_drains.rs`, `defer_epilogue.rs`); the shorter a tile, the more that is worth.
 """
 
 from __future__ import annotations

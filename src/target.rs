@@ -29,6 +29,11 @@ pub struct Target {
     pub registers: u32,
     /// 32-bit registers of a thread.
     pub max_thread_registers: u32,
+    /// What a warp takes of the SM's registers is a multiple of so many.
+    pub register_unit: u32,
+    /// Threads of an SM, and blocks.
+    pub sm_threads: u32,
+    pub sm_blocks: u32,
     /// What `setmaxnreg` takes, in multiples of 8. A warpgroup that says nothing keeps the least.
     pub register_counts: RangeInclusive<u32>,
     /// Arrivals that end a phase of an mbarrier.
@@ -99,6 +104,9 @@ impl Target {
             // CUDA.
             registers: 65_536,
             max_thread_registers: 255,
+            register_unit: 256,
+            sm_threads: 2048,
+            sm_blocks: 32,
             // PTX ISA 9.7.19.5.
             register_counts: 24..=256,
             // PTX ISA, "Contents of the mbarrier object": 2^20 − 1.
@@ -180,7 +188,13 @@ impl Target {
 
     /// Blocks of so many threads, each with so many registers, that an SM has them for.
     pub fn blocks_by_registers(&self, threads: u32, registers: u32) -> u32 {
-        self.registers / (threads * registers.next_multiple_of(8)).max(1)
+        let warp = (32 * registers.max(1)).next_multiple_of(self.register_unit);
+        self.registers / warp / threads.div_ceil(32).max(1)
+    }
+
+    /// Blocks of so many threads that an SM takes, whatever else they need.
+    pub fn blocks_by_threads(&self, threads: u32) -> u32 {
+        (self.sm_threads / threads.next_multiple_of(32).max(32)).min(self.sm_blocks)
     }
 
     /// 32-bit words a thread that array code may keep alive at once before it is listed in tiles

@@ -2222,7 +2222,7 @@ fn a_union_is_one_memory() {
         b.keep(y);
     });
     let mut k = b.k;
-    for (_, pass) in passes::PASSES {
+    for (_, pass) in passes::all() {
         if let Err(e) = pass(&mut k) {
             panic!("{e}");
         }

@@ -2,16 +2,8 @@
 use super::hooks::Hooks;
 use super::options::Options;
 use super::program::Program;
-use super::shared::MAX_SMEM;
 use crate::error::{Error, Result};
-
-/// Registers of an SM, threads and CTAs that it holds, shared memory in bytes and what the system takes of it per CTA (CUDA
-/// C Programming Guide, "Features and Technical Specifications", compute capability 9.0).
-const REGISTERS: u32 = 65_536;
-const THREADS: u32 = 2048;
-const CTAS: u32 = 32;
-const SMEM: u32 = 233_472;
-const SYSTEM_SMEM: u32 = 1024;
+use crate::target::Target;
 
 /// Registers per thread that a warp starts with: all that its CTA will ever have.
 ///
@@ -21,21 +13,21 @@ pub fn initial_registers<H: Hooks>(program: &Program<H>) -> u32 {
         return 0;
     }
     let warps = program.launch.block.div_ceil(32);
-    let all = REGISTERS / 32 / program.min_ctas_per_sm.unwrap_or(1).max(1);
+    let all = Target::sm_90a().registers / 32 / program.min_ctas_per_sm.unwrap_or(1).max(1);
     (all / warps).min(255) / 8 * 8
 }
 
 /// Checks a launch against the machine's limits and counts the resident clusters.
 pub fn run<H: Hooks>(program: &Program<H>, options: &Options) -> Result<u32> {
-    let launch = &program.launch;
+    let (launch, target) = (&program.launch, Target::sm_90a());
     let bad = |expected: &str, got: String| Err(Error::invalid("the launch").expected(expected).got(got));
     let size = launch.cluster.iter().product::<u32>();
     if launch.block == 0 || launch.block > 1024 {
         return bad("1 to 1024 threads in a CTA", launch.block.to_string());
     }
-    if launch.smem_bytes > MAX_SMEM {
+    if launch.smem_bytes > target.max_smem_bytes {
         return bad(
-            &format!("at most {MAX_SMEM} bytes of shared memory"),
+            &format!("at most {} bytes of shared memory", target.max_smem_bytes),
             launch.smem_bytes.to_string(),
         );
     }
@@ -52,14 +44,12 @@ pub fn run<H: Hooks>(program: &Program<H>, options: &Options) -> Result<u32> {
         return bad("at most 65535 CTAs along y and z", format!("{:?}", launch.grid));
     }
     let occupancy = options.occupancy.unwrap_or_else(|| {
-        let by_smem = SMEM / (launch.smem_bytes + SYSTEM_SMEM);
-        let by_threads = THREADS / launch.block.next_multiple_of(32);
-        let by_registers = if program.reallocates {
-            program.min_ctas_per_sm.unwrap_or(1)
-        } else {
-            CTAS
+        let by_smem = target.blocks_by_smem(launch.smem_bytes.into()) as u32;
+        let by_registers = match program.reallocates {
+            true => program.min_ctas_per_sm.unwrap_or(1),
+            false => target.sm_blocks,
         };
-        by_smem.min(by_threads).min(by_registers).min(CTAS)
+        by_smem.min(target.blocks_by_threads(launch.block)).min(by_registers)
     });
     Ok((options.sms * occupancy / size).max(1))
 }

@@ -9,8 +9,6 @@ pub struct CtaSlot(pub u32);
 pub const SMEM_BASE: u32 = 1024;
 /// `shared::cluster` addresses: the CTA's rank plus one above this bit; zero is the executing CTA.
 pub const RANK_SHIFT: u32 = 24;
-/// Dynamic shared memory that a CTA can have on Hopper: 227 KB (CUDA C Programming Guide, compute capability 9.0).
-pub const MAX_SMEM: u32 = 232_448;
 
 /// The CTA and offset that a shared-window address of a CTA stands for, in clusters of `size` CTAs.
 #[inline(always)]

@@ -339,6 +339,14 @@ impl OpKind {
         matches!(self, OpKind::Wgmma { .. })
     }
 
+    /// What it computes element by element, if that is all that it does.
+    pub fn function(&self) -> Option<Function<'_>> {
+        let Some(Pure::Elementwise(function)) = self.pure() else {
+            return None;
+        };
+        Some(function)
+    }
+
     /// Whether it is of [`Class::Pure`]. Accumulator ops are not (linearity).
     pub fn is_pure(&self) -> bool {
         let is_pure = self.pure().is_some();
@@ -352,34 +360,8 @@ impl OpKind {
 
     /// Whether it may be executed where it was not: it is pure, and nothing of it is checked where it stands.
     pub fn is_speculatable(&self) -> bool {
-        match self.pure() {
-            // What the author promises holds where the author says so.
-            Some(Pure::Elementwise(Function::MultipleOf { .. })) | None => false,
-            Some(Pure::Elementwise(
-                Function::Unary { .. }
-                | Function::Binary { .. }
-                | Function::Compare { .. }
-                | Function::Select { .. }
-                | Function::Clamp { .. }
-                | Function::IntegerPow { .. }
-                | Function::Convert { .. }
-                | Function::ReducePrecision,
-            )) => true,
-            Some(
-                Pure::Constant(_)
-                | Pure::AxisIndex(_)
-                | Pure::Iota
-                | Pure::Bitcast
-                | Pure::Shape(_)
-                | Pure::Reduce { .. }
-                | Pure::Run
-                | Pure::Exchange
-                | Pure::Product { .. }
-                | Pure::LayoutCast
-                | Pure::Relayout { .. }
-                | Pure::Inline,
-            ) => true,
-        }
+        // What the author promises holds where the author says so.
+        self.is_pure() && !matches!(self, OpKind::MultipleOf { .. })
     }
 
     /// How its regions run, if it has any.

@@ -3,7 +3,7 @@
 //! One forward walk in program order. A loop's carries start as what their initial values are and grow until the body gives
 //! nothing new; a bound that keeps growing jumps to the next constant that the kernel compares with, in the end to the type's.
 //! The work is bounded: when the budget is spent, carries start as anything their type allows.
-use super::class::{Control, Function, Pure};
+use super::class::{Control, Function};
 use super::kernel::bits_int;
 use super::*;
 use crate::dtype::DType;
@@ -263,30 +263,15 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
     if let OpKind::OptimizationBarrier { values } = &data.kind {
         return f(values[i]);
     }
-    let function = match data.kind.pure() {
-        Some(Pure::Constant(c)) => {
-            return c
-                .splat()
-                .and_then(|bits| bits_int(dtype, bits))
-                .map_or(top, Facts::constant);
-        }
-        Some(Pure::AxisIndex(axis)) => {
-            return Facts::range(0, kernel.axes[axis].size.saturating_sub(1)).tight();
-        }
-        Some(Pure::Elementwise(function)) => function,
-        Some(
-            Pure::Iota
-            | Pure::Bitcast
-            | Pure::Shape(_)
-            | Pure::Reduce { .. }
-            | Pure::Run
-            | Pure::Exchange
-            | Pure::Product { .. }
-            | Pure::LayoutCast
-            | Pure::Relayout { .. }
-            | Pure::Inline,
-        )
-        | None => return top,
+    if let OpKind::Constant(c) = &data.kind {
+        let number = c.splat().and_then(|bits| bits_int(dtype, bits));
+        return number.map_or(top, Facts::constant);
+    }
+    if let OpKind::AxisIndex { axis } = data.kind {
+        return Facts::range(0, kernel.axes[axis].size.saturating_sub(1)).tight();
+    }
+    let Some(function) = data.kind.function() else {
+        return top;
     };
     match function {
         Function::Binary { op, a, b } => binary(op, dtype, f(a), f(b)),

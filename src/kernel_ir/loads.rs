@@ -19,7 +19,7 @@ impl Loads {
             }
         } else if let OpKind::Store { dst, .. } = kind {
             self.0.retain(|load| is_apart(kernel, dst, *load));
-        } else if !tells_nobody(kind) {
+        } else if !releases_nothing(kind) {
             self.0.clear();
         }
     }
@@ -29,8 +29,8 @@ impl Loads {
     }
 }
 
-/// Whether an op neither writes to memory nor tells anybody anything.
-pub fn tells_nobody(kind: &OpKind) -> bool {
+/// Whether an op neither writes to memory nor releases anything to others.
+pub fn releases_nothing(kind: &OpKind) -> bool {
     kind.is_pure() || matches!(kind, OpKind::Load { .. } | OpKind::BarrierWait { .. })
 }
 
@@ -48,8 +48,7 @@ fn is_apart(kernel: &Kernel, dst: &RefUse, load: Op) -> bool {
     let OpKind::Load { src } = &kernel.ops[load].kind else {
         return false;
     };
-    let union = |r: &RefUse| kernel.allocs[r.alloc].within.map(|w| w.union);
-    dst.place == Place::Here && dst.alloc != src.alloc && (union(dst).is_none() || union(dst) != union(src))
+    dst.place == Place::Here && !effects::may_share(kernel, dst.alloc, src.alloc)
 }
 
 /// How a value comes from a load: the ops from the load on, and the load's dimension that is the value's last one.

@@ -37,6 +37,7 @@ pub mod polling;
 pub mod print;
 pub mod profile;
 pub mod rewrite;
+pub mod rings;
 #[doc(hidden)]
 pub mod testing;
 pub mod text_format;

@@ -264,6 +264,11 @@ impl RegisterLayout {
         Self::from_axes(shape, group, flat_axis(shape, chain))
     }
 
+    /// Elements dealt to the threads, one after the other in row-major order: of an op of which each thread has its own.
+    pub fn dealt(shape: &[u64], group: Group) -> RegisterLayout {
+        RegisterLayout::strided(shape, 1, group)
+    }
+
     /// Mosaic's WGStrided: the flattened array is dealt to the threads in vectors of `vec` elements, round robin:
     /// flat index = (register · threads + thread) · vec + v. Sizes that don't divide are padded at the end.
     pub fn strided(shape: &[u64], vec: u64, group: Group) -> RegisterLayout {

@@ -157,7 +157,7 @@ fn stored(kernel: &Kernel, v: Value) -> Need {
 fn dealt(kernel: &Kernel, v: Value, why: &'static str) -> Need {
     let data = &kernel.values[v];
     Need::Exactly {
-        layout: RegisterLayout::strided(data.ty.shape(), 1, group_of(data.group)),
+        layout: RegisterLayout::dealt(data.ty.shape(), group_of(data.group)),
         pulls: false,
         why,
     }

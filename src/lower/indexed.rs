@@ -106,7 +106,7 @@ fn for_each_own(
     if cx.ty(value).shape().contains(&0) {
         return Ok(());
     }
-    let layout = RegisterLayout::strided(cx.ty(value).shape(), 1, cx.layout_group());
+    let layout = RegisterLayout::dealt(cx.ty(value).shape(), cx.layout_group());
     let target = memory::locate(cx, dst, Src::Imm(1))?;
     let owned = positions::owned(cx, &layout);
     let owned = masked(cx, owned, mask, &layout)?;

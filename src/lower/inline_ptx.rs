@@ -55,7 +55,7 @@ pub fn lower_inline_ptx(
             let layout = cx.layout_of(*v)?;
             // Every element is run, be they equal.
             Some(match layout.is_splat() && does != Does::Computes {
-                true => RegisterLayout::strided(cx.ty(*v).shape(), 1, cx.layout_group()),
+                true => RegisterLayout::dealt(cx.ty(*v).shape(), cx.layout_group()),
                 false => layout,
             })
         }

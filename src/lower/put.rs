@@ -42,7 +42,7 @@ pub fn lower_put(
     let plan = PutPlan::of(put, dtype, n, distinct);
     let x = cx.array(a)?;
     let x = as_type(cx, &x, plan.element)?;
-    let dealt = RegisterLayout::strided(cx.ty(update).shape(), 1, cx.layout_group());
+    let dealt = RegisterLayout::dealt(cx.ty(update).shape(), cx.layout_group());
     let (at, update) = (cx.array_in(at, &dealt)?, cx.array_in(update, &dealt)?);
     let update = as_type(cx, &update, plan.element)?;
 

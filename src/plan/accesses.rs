@@ -426,7 +426,7 @@ impl Planner<'_> {
         }
         let Some((v, layout)) = laid_out.or_else(|| {
             let data = &kernel.values[*arrays.first()?];
-            let dealt = RegisterLayout::strided(data.ty.shape(), 1, group_of(data.group));
+            let dealt = RegisterLayout::dealt(data.ty.shape(), group_of(data.group));
             Some((arrays[0], dealt))
         }) else {
             return Ok(());

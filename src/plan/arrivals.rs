@@ -12,10 +12,10 @@
 //! and filled by arrivals that come when they come drift apart. Matmul of 8192³ in tiles of 256×64 on an H200, one kernel of Mosaic GPU and one
 //! of ours with eight arrivals (`ncu`): 89 and 110 million requests of SMs, 1,605 and 1,846 µs; with two arrivals and one of both
 //! loads, 1,590 µs. Tiles as large whose loads clusters share are limited by tensor cores, and lose 1 % with one arrival for both loads.
-use super::refills::{self, Run};
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::class::Class;
 use crate::kernel_ir::intensity::{self, Limit};
+use crate::kernel_ir::rings::phases::{self, Run};
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
 
@@ -191,7 +191,7 @@ fn adjacent_runs(kernel: &Kernel, barrier: Alloc, num_arrivals: u64) -> Vec<Run>
     if num_arrivals < 2 || matches!(kernel.allocs[barrier].kind, AllocKind::Barrier { cluster: Some(_), .. }) {
         return vec![];
     }
-    let runs = refills::runs(kernel, barrier, num_arrivals).unwrap_or_default();
+    let runs = phases::runs(kernel, barrier, num_arrivals).unwrap_or_default();
     let orders = |op: &Op| match kernel.ops[*op].kind.class() {
         Class::Pure(_) => false,
         Class::Pinned

@@ -40,12 +40,13 @@ use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
 use super::footprint::{Foot, Footprints, Holder};
 use super::pending::{Access, By, End, Ends, Need, Pending, Since, State, conflict};
-use super::refills::{self, Slot};
+use super::refills;
 use crate::error::Loc;
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Actor, Order, Proxy};
 use crate::kernel_ir::executor::{Executor, Known, arm_taken, evaluate_for, evaluate_with};
 use crate::kernel_ir::polling::{self, Polling};
+use crate::kernel_ir::rings::{Part, Slot};
 use crate::kernel_ir::visit::for_each_region;
 use crate::kernel_ir::*;
 use crate::layout::assignment::Assignment;
@@ -628,7 +629,8 @@ impl Pass<'_> {
             return;
         };
         for &alloc in &self.refills[barrier.alloc] {
-            state.refill(Slot { alloc, index });
+            let slot = Slot::Of(index);
+            state.refill(Part { alloc, slot });
         }
     }
 

@@ -15,8 +15,8 @@
 //! What nobody has waited for is no business of barriers: the wait is the user's to write.
 use super::bytes::{Bytes, Space};
 use super::footprint::{Foot, Meeting};
-use super::refills::Slot;
 use crate::kernel_ir::effects::{Completion, Proxy};
+use crate::kernel_ir::rings::Part;
 use crate::kernel_ir::{Alloc, Group, Value, WaitScope};
 
 /// More entries are made coarser.
@@ -31,7 +31,7 @@ pub struct Access {
     /// Who touches what of them, if that is known.
     pub foot: Option<Foot>,
     /// The slot that all of it lies in.
-    pub slot: Option<Slot>,
+    pub slot: Option<Part>,
     pub reads: bool,
     pub writes: bool,
     pub proxy: Proxy,
@@ -83,7 +83,7 @@ pub struct Pending {
     /// It was made in a slot of this ring, before anybody can have known that the slot's next refill is over: before that was issued.
     before_refill: Option<Alloc>,
     /// A slot that none of it is in, as its refill says that was waited for.
-    outside: Option<Slot>,
+    outside: Option<Part>,
     since: Since,
     reads: bool,
     writes: bool,
@@ -315,7 +315,7 @@ pub struct State {
     /// Shared memory of scopes that are over, which other warpgroups may still be in.
     pub left: Vec<Bytes>,
     /// Slots whose refill was waited for, and of whose next refill nobody can have told.
-    filled: Vec<Slot>,
+    filled: Vec<Part>,
     /// Others may have learnt of one of these waits.
     released: bool,
 }
@@ -577,7 +577,7 @@ impl State {
     }
 
     /// Every lane has waited for a refill of the slot. What was pending when that was issued is over there.
-    pub fn refill(&mut self, slot: Slot) {
+    pub fn refill(&mut self, slot: Part) {
         for p in std::mem::take(&mut self.pending) {
             let is_over = p.before_refill == Some(slot.alloc);
             let outside = if is_over { Some(slot) } else { p.outside };

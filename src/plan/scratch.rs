@@ -423,7 +423,7 @@ mod tests {
     use crate::kernel_ir::{LayoutSpec, ReduceOp};
     use crate::layout::infer;
 
-    const SMEM: u64 = 232_448;
+    const SMEM: u64 = 227 * 1024;
 
     /// Loads an f32 array in one layout, stores it in another; `data` bytes of shared memory are the user's.
     fn converted(data: u64) -> Kernel {

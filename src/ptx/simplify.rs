@@ -54,36 +54,7 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
     let d = Value::NEW;
     match inst {
         Inst::Mov { a: Src::Reg(v), .. } | Inst::MovPred { a: Src::Reg(v), .. } => Operand(Src::Reg(*v)),
-        Inst::AddInt { ty, a, b, .. } => {
-            let class = ty.slot().class;
-            let (x, c) = match (constant(facts, *a, class), constant(facts, *b, class)) {
-                (_, Some(c)) => (*a, c),
-                (Some(c), _) => (*b, c),
-                (None, None) => return Same,
-            };
-            if c == 0 {
-                return Operand(x);
-            }
-            // (y + k) + c = y + (k + c), modulo 2^bits whatever the signs.
-            if let Src::Reg(v) = x
-                && let Some(Inst::AddInt {
-                    ty: inner,
-                    a: y,
-                    b: Src::Imm(k),
-                    ..
-                }) = facts.definition(v)
-                && inner.bits() == ty.bits()
-            {
-                let b = Src::Imm(k.wrapping_add(c) & class.mask());
-                return Inst(Inst::AddInt { ty: *ty, d, a: *y, b });
-            }
-            rewritten(*a == x && *b == Src::Imm(c), || Inst::AddInt {
-                ty: *ty,
-                d,
-                a: x,
-                b: Src::Imm(c),
-            })
-        }
+        Inst::AddInt { ty, a, b, .. } => sum(facts, ty, a, b),
         Inst::SubInt { ty, a, b, .. } => {
             let class = ty.slot().class;
             if a == b {
@@ -99,55 +70,8 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
                 None => Same,
             }
         }
-        Inst::MulLo { ty, a, b, .. } => {
-            let class = ty.slot().class;
-            let (x, c) = match (constant(facts, *a, class), constant(facts, *b, class)) {
-                (_, Some(c)) => (*a, c),
-                (Some(c), _) => (*b, c),
-                (None, None) => return Same,
-            };
-            match c {
-                0 => Operand(Src::Imm(0)),
-                1 => Operand(x),
-                c if c.is_power_of_two() => Inst(Inst::Shl {
-                    ty: ty.as_bits(),
-                    d,
-                    a: x,
-                    b: Src::u32(c.trailing_zeros()),
-                }),
-                _ => rewritten(*a == x && *b == Src::Imm(c), || Inst::MulLo {
-                    ty: *ty,
-                    d,
-                    a: x,
-                    b: Src::Imm(c),
-                }),
-            }
-        }
-        Inst::MadLo { ty, a, b, c, .. } => {
-            let class = ty.slot().class;
-            let product = match (constant(facts, *a, class), constant(facts, *b, class)) {
-                (Some(a), Some(b)) => Some(Src::Imm(a.wrapping_mul(b) & class.mask())),
-                (Some(0), _) | (_, Some(0)) => Some(Src::Imm(0)),
-                (Some(1), _) => Some(*b),
-                (_, Some(1)) => Some(*a),
-                _ => None,
-            };
-            match (product, constant(facts, *c, class)) {
-                (Some(product), _) => Inst(Inst::AddInt {
-                    ty: *ty,
-                    d,
-                    a: product,
-                    b: *c,
-                }),
-                (None, Some(0)) => Inst(Inst::MulLo {
-                    ty: *ty,
-                    d,
-                    a: *a,
-                    b: *b,
-                }),
-                _ => Same,
-            }
-        }
+        Inst::MulLo { ty, a, b, .. } => product(facts, ty, a, b),
+        Inst::MadLo { ty, a, b, c, .. } => product_and_sum(facts, ty, a, b, c),
         Inst::MulWide { a, b, ty, .. } => {
             let class = ty.slot().class;
             match (constant(facts, *a, class), constant(facts, *b, class)) {
@@ -168,48 +92,8 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
                 _ => Same,
             }
         }
-        Inst::DivInt { ty, a, b, .. } => {
-            let class = ty.slot().class;
-            match constant(facts, *b, class) {
-                Some(1) => Operand(*a),
-                Some(c) if !ty.is_signed() && c > bound_of(facts, *a, class) => Operand(Src::Imm(0)),
-                // The quotient of a signed number that is known not to be negative is the unsigned one.
-                Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::Shr {
-                    ty: to_unsigned(*ty).as_shift(),
-                    d,
-                    a: *a,
-                    b: Src::u32(c.trailing_zeros()),
-                }),
-                Some(c) if ty.is_signed() && unsigned(facts, *ty, *a, c) => Inst(Inst::DivInt {
-                    ty: to_unsigned(*ty),
-                    d,
-                    a: *a,
-                    b: Src::Imm(c),
-                }),
-                _ => Same,
-            }
-        }
-        Inst::RemInt { ty, a, b, .. } => {
-            let class = ty.slot().class;
-            match constant(facts, *b, class) {
-                Some(1) => Operand(Src::Imm(0)),
-                Some(c) if !ty.is_signed() && c > bound_of(facts, *a, class) => Operand(*a),
-                Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::Logic {
-                    op: Logic::And,
-                    ty: ty.as_logic(),
-                    d,
-                    a: *a,
-                    b: Src::Imm(c - 1),
-                }),
-                Some(c) if ty.is_signed() && unsigned(facts, *ty, *a, c) => Inst(Inst::RemInt {
-                    ty: to_unsigned(*ty),
-                    d,
-                    a: *a,
-                    b: Src::Imm(c),
-                }),
-                _ => Same,
-            }
-        }
+        Inst::DivInt { ty, a, b, .. } => quotient(facts, ty, a, b),
+        Inst::RemInt { ty, a, b, .. } => remainder(facts, ty, a, b),
         Inst::NegInt { ty, a, .. } if !ty.is_signed() => Inst(Inst::NegInt {
             ty: to_signed(*ty),
             d,
@@ -239,94 +123,8 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
             c: Src::Imm(selector),
             ..
         } => permute::simplify([*a, *b], *selector as u32, facts),
-        Inst::Shl { ty, a, b, .. } => {
-            let bits = u64::from(ty.slot().class.bits());
-            let Some(by) = constant(facts, *b, Class::B32) else {
-                return Same;
-            };
-            if by == 0 {
-                return Operand(*a);
-            }
-            if let Src::Reg(v) = a {
-                match facts.definition(*v) {
-                    Some(Inst::Shl {
-                        ty: inner,
-                        a,
-                        b: Src::Imm(k),
-                        ..
-                    }) if inner == ty => {
-                        return match k + by {
-                            sum if sum >= bits => Operand(Src::Imm(0)),
-                            sum => Inst(Inst::Shl {
-                                ty: *ty,
-                                d,
-                                a: *a,
-                                b: Src::Imm(sum),
-                            }),
-                        };
-                    }
-                    // (y >> k) << k keeps the high bits.
-                    Some(Inst::Shr {
-                        ty: inner,
-                        a,
-                        b: Src::Imm(k),
-                        ..
-                    }) if *k == by && by < bits && inner.slot().class == ty.slot().class => {
-                        let class = ty.slot().class;
-                        return Inst(Inst::Logic {
-                            op: Logic::And,
-                            ty: logic_type(class),
-                            d,
-                            a: *a,
-                            b: Src::Imm(class.mask() << by & class.mask()),
-                        });
-                    }
-                    _ => {}
-                }
-            }
-            rewritten(*b == Src::Imm(by), || Inst::Shl {
-                ty: *ty,
-                d,
-                a: *a,
-                b: Src::Imm(by),
-            })
-        }
-        Inst::Shr { ty, a, b, .. } => {
-            let class = ty.slot().class;
-            let Some(by) = constant(facts, *b, Class::B32) else {
-                return Same;
-            };
-            if by == 0 {
-                return Operand(*a);
-            }
-            let bound = bound_of(facts, *a, class);
-            if bound <= class.mask() >> 1 && (by >= 64 || bound >> by == 0) {
-                return Operand(Src::Imm(0));
-            }
-            if let Src::Reg(v) = a
-                && let Some(Inst::Shr {
-                    ty: inner,
-                    a,
-                    b: Src::Imm(k),
-                    ..
-                }) = facts.definition(*v)
-                && inner == ty
-                && k + by < u64::from(class.bits())
-            {
-                return Inst(Inst::Shr {
-                    ty: *ty,
-                    d,
-                    a: *a,
-                    b: Src::Imm(k + by),
-                });
-            }
-            rewritten(*b == Src::Imm(by), || Inst::Shr {
-                ty: *ty,
-                d,
-                a: *a,
-                b: Src::Imm(by),
-            })
-        }
+        Inst::Shl { ty, a, b, .. } => shifted_left(facts, ty, a, b),
+        Inst::Shr { ty, a, b, .. } => shifted_right(facts, ty, a, b),
         // What ptxas makes of them, and the machine with it.
         Inst::Mufu {
             op: Mufu::Rcp,
@@ -377,6 +175,236 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
         } => cvt(facts, *to, *from, *a),
         _ => Same,
     }
+}
+
+/// `a + b`.
+fn sum(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>) -> Simplified {
+    let d = Value::NEW;
+    let class = ty.slot().class;
+    let (x, c) = match (constant(facts, *a, class), constant(facts, *b, class)) {
+        (_, Some(c)) => (*a, c),
+        (Some(c), _) => (*b, c),
+        (None, None) => return Same,
+    };
+    if c == 0 {
+        return Operand(x);
+    }
+    // (y + k) + c = y + (k + c), modulo 2^bits whatever the signs.
+    if let Src::Reg(v) = x
+        && let Some(Inst::AddInt {
+            ty: inner,
+            a: y,
+            b: Src::Imm(k),
+            ..
+        }) = facts.definition(v)
+        && inner.bits() == ty.bits()
+    {
+        let b = Src::Imm(k.wrapping_add(c) & class.mask());
+        return Inst(Inst::AddInt { ty: *ty, d, a: *y, b });
+    }
+    rewritten(*a == x && *b == Src::Imm(c), || Inst::AddInt {
+        ty: *ty,
+        d,
+        a: x,
+        b: Src::Imm(c),
+    })
+}
+
+/// `a · b`, the low half.
+fn product(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>) -> Simplified {
+    let d = Value::NEW;
+    let class = ty.slot().class;
+    let (x, c) = match (constant(facts, *a, class), constant(facts, *b, class)) {
+        (_, Some(c)) => (*a, c),
+        (Some(c), _) => (*b, c),
+        (None, None) => return Same,
+    };
+    match c {
+        0 => Operand(Src::Imm(0)),
+        1 => Operand(x),
+        c if c.is_power_of_two() => Inst(Inst::Shl {
+            ty: ty.as_bits(),
+            d,
+            a: x,
+            b: Src::u32(c.trailing_zeros()),
+        }),
+        _ => rewritten(*a == x && *b == Src::Imm(c), || Inst::MulLo {
+            ty: *ty,
+            d,
+            a: x,
+            b: Src::Imm(c),
+        }),
+    }
+}
+
+/// `a · b + c`, the low half.
+fn product_and_sum(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>, c: &Src<Value>) -> Simplified {
+    let d = Value::NEW;
+    let class = ty.slot().class;
+    let product = match (constant(facts, *a, class), constant(facts, *b, class)) {
+        (Some(a), Some(b)) => Some(Src::Imm(a.wrapping_mul(b) & class.mask())),
+        (Some(0), _) | (_, Some(0)) => Some(Src::Imm(0)),
+        (Some(1), _) => Some(*b),
+        (_, Some(1)) => Some(*a),
+        _ => None,
+    };
+    match (product, constant(facts, *c, class)) {
+        (Some(product), _) => Inst(Inst::AddInt {
+            ty: *ty,
+            d,
+            a: product,
+            b: *c,
+        }),
+        (None, Some(0)) => Inst(Inst::MulLo {
+            ty: *ty,
+            d,
+            a: *a,
+            b: *b,
+        }),
+        _ => Same,
+    }
+}
+
+/// `a / b`.
+fn quotient(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>) -> Simplified {
+    let d = Value::NEW;
+    let class = ty.slot().class;
+    match constant(facts, *b, class) {
+        Some(1) => Operand(*a),
+        Some(c) if !ty.is_signed() && c > bound_of(facts, *a, class) => Operand(Src::Imm(0)),
+        // The quotient of a signed number that is known not to be negative is the unsigned one.
+        Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::Shr {
+            ty: to_unsigned(*ty).as_shift(),
+            d,
+            a: *a,
+            b: Src::u32(c.trailing_zeros()),
+        }),
+        Some(c) if ty.is_signed() && unsigned(facts, *ty, *a, c) => Inst(Inst::DivInt {
+            ty: to_unsigned(*ty),
+            d,
+            a: *a,
+            b: Src::Imm(c),
+        }),
+        _ => Same,
+    }
+}
+
+/// `a % b`.
+fn remainder(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>) -> Simplified {
+    let d = Value::NEW;
+    let class = ty.slot().class;
+    match constant(facts, *b, class) {
+        Some(1) => Operand(Src::Imm(0)),
+        Some(c) if !ty.is_signed() && c > bound_of(facts, *a, class) => Operand(*a),
+        Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::Logic {
+            op: Logic::And,
+            ty: ty.as_logic(),
+            d,
+            a: *a,
+            b: Src::Imm(c - 1),
+        }),
+        Some(c) if ty.is_signed() && unsigned(facts, *ty, *a, c) => Inst(Inst::RemInt {
+            ty: to_unsigned(*ty),
+            d,
+            a: *a,
+            b: Src::Imm(c),
+        }),
+        _ => Same,
+    }
+}
+
+/// `a << b`.
+fn shifted_left(facts: &impl Facts, ty: &BitType, a: &Src<Value>, b: &Src<Value>) -> Simplified {
+    let d = Value::NEW;
+    let bits = u64::from(ty.slot().class.bits());
+    let Some(by) = constant(facts, *b, Class::B32) else {
+        return Same;
+    };
+    if by == 0 {
+        return Operand(*a);
+    }
+    if let Src::Reg(v) = a {
+        match facts.definition(*v) {
+            Some(Inst::Shl {
+                ty: inner,
+                a,
+                b: Src::Imm(k),
+                ..
+            }) if inner == ty => {
+                return match k + by {
+                    sum if sum >= bits => Operand(Src::Imm(0)),
+                    sum => Inst(Inst::Shl {
+                        ty: *ty,
+                        d,
+                        a: *a,
+                        b: Src::Imm(sum),
+                    }),
+                };
+            }
+            // (y >> k) << k keeps the high bits.
+            Some(Inst::Shr {
+                ty: inner,
+                a,
+                b: Src::Imm(k),
+                ..
+            }) if *k == by && by < bits && inner.slot().class == ty.slot().class => {
+                let class = ty.slot().class;
+                return Inst(Inst::Logic {
+                    op: Logic::And,
+                    ty: logic_type(class),
+                    d,
+                    a: *a,
+                    b: Src::Imm(class.mask() << by & class.mask()),
+                });
+            }
+            _ => {}
+        }
+    }
+    rewritten(*b == Src::Imm(by), || Inst::Shl {
+        ty: *ty,
+        d,
+        a: *a,
+        b: Src::Imm(by),
+    })
+}
+
+/// `a >> b`.
+fn shifted_right(facts: &impl Facts, ty: &ShiftType, a: &Src<Value>, b: &Src<Value>) -> Simplified {
+    let d = Value::NEW;
+    let class = ty.slot().class;
+    let Some(by) = constant(facts, *b, Class::B32) else {
+        return Same;
+    };
+    if by == 0 {
+        return Operand(*a);
+    }
+    let bound = bound_of(facts, *a, class);
+    if bound <= class.mask() >> 1 && (by >= 64 || bound >> by == 0) {
+        return Operand(Src::Imm(0));
+    }
+    if let Src::Reg(v) = a
+        && let Some(Inst::Shr {
+            ty: inner,
+            a,
+            b: Src::Imm(k),
+            ..
+        }) = facts.definition(*v)
+        && inner == ty
+        && k + by < u64::from(class.bits())
+    {
+        return Inst(Inst::Shr {
+            ty: *ty,
+            d,
+            a: *a,
+            b: Src::Imm(k + by),
+        });
+    }
+    rewritten(*b == Src::Imm(by), || Inst::Shr {
+        ty: *ty,
+        d,
+        a: *a,
+        b: Src::Imm(by),
+    })
 }
 
 fn rewritten(same: bool, make: impl FnOnce() -> Inst<Value>) -> Simplified {

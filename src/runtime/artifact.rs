@@ -15,6 +15,7 @@ use crate::lock::lock;
 use crate::lower::debug_print::Prints;
 use crate::ptx;
 use crate::ptx::launch::{EntryParam, LaunchSpec, TensorMapElement, TensorMapSpec, TensorMapSwizzle};
+use crate::target::Target;
 use serde::Serialize;
 use serde_json::json;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -424,19 +425,17 @@ impl Artifact {
 
 /// Blocks of a multiprocessor at once, and what limits them. `registers`: of a thread, where an assembler has said.
 ///
-/// Limits of compute capability 9.0 and 10.0: CUDA C Programming Guide, "Technical Specifications per Compute
-/// Capability"; registers are given out 256 at a time to each warp, and the system takes 1 KiB of shared memory a block.
 fn occupancy(launch: &LaunchSpec, registers: Option<u32>) -> serde_json::Value {
-    let threads = launch.block.max(1).next_multiple_of(32);
-    let by_registers = registers.map(|n| {
-        let warp = (n.clamp(1, 255) * 32).next_multiple_of(256);
-        65_536 / warp / (threads / 32)
-    });
+    let target = Target::sm_90a();
+    let by_smem = target.blocks_by_smem(launch.smem_bytes.into()) as u32;
     let limits = [
-        (Some(233_472 / launch.smem_bytes.saturating_add(1024)), "shared memory"),
-        (by_registers, "registers"),
-        (Some(2048 / threads), "threads"),
-        (Some(32), "blocks"),
+        (Some(by_smem), "shared memory"),
+        (
+            registers.map(|n| target.blocks_by_registers(launch.block, n)),
+            "registers",
+        ),
+        (Some(target.blocks_by_threads(launch.block)), "threads"),
+        (Some(target.sm_blocks), "blocks"),
     ];
     let least = limits
         .iter()

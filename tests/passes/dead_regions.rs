@@ -29,7 +29,7 @@ fn passes_do_not_look_at_dead_regions() {
         let Ok(mut kernel) = descriptor::import(&bytes) else {
             continue;
         };
-        for (pass, run) in passes::PASSES {
+        for (pass, run) in passes::all() {
             let outcome = |leaves_ops| {
                 let mut kernel = moved(&kernel, leaves_ops);
                 run(&mut kernel).map(|()| kernel.to_string()).map_err(|e| e.to_string())

@@ -232,7 +232,7 @@ impl Runs {
 
     /// All passes of a kernel as it is imported. An error is what a pass refuses.
     fn passes(&mut self, kernel: &mut Kernel) -> Result<(), smalt::error::Error> {
-        for (name, pass) in passes::PASSES {
+        for (name, pass) in passes::all() {
             pass(kernel)?;
             self.compare(name, kernel);
         }

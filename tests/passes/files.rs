@@ -29,7 +29,7 @@ fn run_pass(kernel: &mut Kernel, kind: &str) -> Result<(), String> {
     if kind == "normalize" {
         return passes::run(kernel, &mut |_, _| {}).map_err(|e| e.to_string());
     }
-    let pass = passes::PASSES.iter().find(|(name, _)| *name == kind);
+    let pass = passes::all().find(|(name, _)| *name == kind);
     let (_, pass) = pass.ok_or_else(|| format!("there is no pass `{kind}`"))?;
     pass(kernel).map_err(|e| e.to_string())?;
     verify::run(kernel).map_err(|e| e.to_string())

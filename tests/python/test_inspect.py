@@ -109,7 +109,7 @@ def test_passes_and_times() -> None:
     assert "load" in report.ir and "mul" in report.ir
     names = [p.name for p in report.phases]
     assert names[0] == "serialise" and {"import", "infer_layouts", "lower", "out_of_ssa", "verify", "print"} <= set(names)
-    normalising, optimising = passes_in("src/passes/mod.rs", r'^    \("(\w+)", '), passes_in("src/ptx/optimize.rs", r'pass\("(\w+)", None\)')
+    normalising, optimising = passes_in("src/passes/mod.rs", r'\("(\w+)", \w+(?:::\w+)*\)'), passes_in("src/ptx/optimize.rs", r'pass\("(\w+)", None\)')
     assert len(normalising) >= 19 and len(optimising) >= 5
     optimising.remove("contract")  # the kernel says `fp_contract=False`
     # Every pass, each time that it runs, under its own name, with its text.

@@ -1,7 +1,7 @@
 //! The committed descriptors: nothing is out of order, and each barrier would be missed.
 use smalt::descriptor;
 use smalt::error::Error;
-use smalt::kernel_ir::{self, Kernel, Op};
+use smalt::kernel_ir::{Kernel, Op};
 use smalt::layout::{self, Assignment};
 use smalt::passes;
 use smalt::plan::verify_order;

@@ -12,7 +12,7 @@ use super::{in_place_products, slice_products, staged_products};
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
 use crate::kernel_ir::legality::tensor_core;
-use crate::kernel_ir::loads::{Loads, tells_nobody};
+use crate::kernel_ir::loads::{Loads, releases_nothing};
 use crate::kernel_ir::*;
 use crate::layout::tma::CopyPlan;
 use crate::layout::views::{self, CopyUse, Transforms};
@@ -259,7 +259,7 @@ fn stored(kernel: &Kernel) -> EntitySet<Alloc> {
 
 /// What a reference's memory is shared with.
 fn storage(kernel: &Kernel, r: &RefUse) -> Alloc {
-    kernel.allocs[r.alloc].within.map_or(r.alloc, |within| within.union)
+    effects::root(kernel, r.alloc)
 }
 
 struct Rewrite<'a> {
@@ -299,7 +299,7 @@ impl Rewrite<'_> {
             for op in std::mem::take(&mut self.kernel.regions[region].ops) {
                 if let Some(candidate) = self.found.remove(&op) {
                     self.product(region, op, candidate, &mut gone);
-                } else if !tells_nobody(&self.kernel.ops[op].kind) {
+                } else if !releases_nothing(&self.kernel.ops[op].kind) {
                     self.running = None;
                 }
                 self.kernel.regions[region].ops.push(op);

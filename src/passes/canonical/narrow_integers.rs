@@ -4,7 +4,7 @@
 //! done in i32; what needs the wide value converts it back. Views name the narrow value.
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel_ir::class::{Function, Pure};
+use crate::kernel_ir::class::Function;
 use crate::kernel_ir::rewrite::{Substitution, append_convert, regions_of};
 use crate::kernel_ir::*;
 use cranelift_entity::SecondaryMap;
@@ -104,24 +104,10 @@ impl Narrow<'_> {
         let mut operands = vec![];
         visit::for_each_value(&self.kernel.ops[op].kind, &mut |v| operands.push(v));
         let is_narrow = self.is_wide(result) && self.fits(result);
-        let function = match self.kernel.ops[op].kind.pure() {
-            Some(Pure::Elementwise(function)) => Some(function),
-            Some(Pure::Constant(_)) => None,
-            Some(
-                Pure::AxisIndex(_)
-                | Pure::Iota
-                | Pure::Bitcast
-                | Pure::Shape(_)
-                | Pure::Reduce { .. }
-                | Pure::Run
-                | Pure::Exchange
-                | Pure::Product { .. }
-                | Pure::LayoutCast
-                | Pure::Relayout { .. }
-                | Pure::Inline,
-            )
-            | None => return false,
-        };
+        let function = self.kernel.ops[op].kind.function();
+        if function.is_none() && !matches!(self.kernel.ops[op].kind, OpKind::Constant(_)) {
+            return false;
+        }
         let candidate = match function {
             Some(Function::Binary { op, .. }) => {
                 let exact = matches!(

@@ -214,17 +214,7 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
             }
         });
     }
-    let bits = |v: Value| {
-        let ty = kernel.ty(v);
-        let bits = ty.shape().iter().product::<u64>() * u64::from(ty.dtype().bits());
-        match ty.shape().len() {
-            _ if ty.is_scalar() => 32,
-            // Of a row that is added to an accumulator, four threads have it all.
-            0 | 1 => bits / 4,
-            // An array is spread over the warpgroup's 128 threads.
-            _ => bits / 128,
-        }
-    };
+    let words = |v: Value| kernel.ty(v).words_by_columns();
     let is_read = |op: &&Op| matches!(kernel.ops[**op].kind, OpKind::AccRead { .. });
     let read: Vec<Value> = tile.ops[..=read]
         .iter()
@@ -232,11 +222,11 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
         .flat_map(|op| kernel.ops[*op].results.to_vec())
         .collect();
     let accumulators = read.into_iter().filter(|v| kernel.ty(*v).is_acc());
-    let needed = kept.iter().copied().chain(accumulators).map(bits).sum::<u64>() / 32;
+    let needed = kept.iter().copied().chain(accumulators).map(words).sum::<u64>();
     let loads = epilogue
         .iter()
         .filter(|op| matches!(kernel.ops[**op].kind, OpKind::Load { .. }));
-    let loaded = loads.map(|op| bits(kernel.ops[*op].results[0]) / 32).max().unwrap_or(0);
+    let loaded = loads.map(|op| words(kernel.ops[*op].results[0])).max().unwrap_or(0);
     // What is loaded may take half of what is left for addresses.
     let reserve = kernel.target.deferred_reserve;
     let leaves = |words: u64, left: u32| words + u64::from(left) <= registers.into();

@@ -4,8 +4,6 @@ pub mod defer_drains;
 pub mod defer_epilogue;
 pub mod defer_stores;
 pub mod hoist_inputs;
-pub mod progress;
 mod rewriter;
-pub mod ring_order;
 mod sink;
 pub mod turn_loops;

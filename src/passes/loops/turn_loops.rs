@@ -32,11 +32,11 @@
 //! * **Scalars** that both parts of an iteration need are computed in both: a value that a loop carries is in no uniform register.
 //! * **Registers**: the last products' operands in registers stay until they are waited for, beside the first ones' accumulators. Where that does
 //!   not fit, the loop stays as it is.
-use super::progress;
 use super::rewriter::{self, Found, Rewrite};
 use crate::error::{Loc, Result};
 use crate::kernel_ir::liveness::{Around, captured, uses};
 use crate::kernel_ir::rewrite::{Substitution, append_binary, append_compare, append_copies, append_if};
+use crate::kernel_ir::rings::progress;
 use crate::kernel_ir::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 

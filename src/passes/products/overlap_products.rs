@@ -36,7 +36,7 @@
 //! alive at once fits into the registers of the thread ([`Target::overlap_reserve`](crate::target::Target::overlap_reserve)). A run that does not fit as it is
 //! stays as it is: the assembler spills there, and more so with products in flight. Sums keep their order: of each accumulator
 //! the wgmmas stay as they are.
-use super::wgmma_groups::{Run, Wait, reads, tells_nobody};
+use super::wgmma_groups::{Run, Wait, orders_nothing, reads};
 use crate::error::Result;
 use crate::kernel_ir::class::{Class, Control, Pure};
 use crate::kernel_ir::liveness::{Around, captured, go_before, is_held, uses};
@@ -381,7 +381,7 @@ impl Search<'_> {
             let kind = self.kind(*op);
             match kind.class() {
                 Class::Pure(_) | Class::Accumulator => true,
-                Class::Memory => tells_nobody(kind) && !effects::of(kind).iter().any(|e| e.access.writes()),
+                Class::Memory => orders_nothing(kind) && !effects::of(kind).iter().any(|e| e.access.writes()),
                 Class::Synchronisation | Class::Pinned | Class::Instructions | Class::Control(_) | Class::Aside => {
                     false
                 }
@@ -515,14 +515,10 @@ impl Search<'_> {
 
     /// 32-bit words of a thread that a value takes.
     fn words(&self, v: Value) -> u64 {
-        let ty = self.kernel.ty(v);
-        if !is_held(self.kernel, v) {
-            return 0;
+        match is_held(self.kernel, v) {
+            true => self.kernel.ty(v).words_by_columns(),
+            false => 0,
         }
-        let elements = ty.shape().iter().product::<u64>();
-        // A matrix is spread over the warpgroup's 128 threads; of a row of it, each has what is in its quarter of the columns.
-        let threads = if ty.shape().len() < 2 { 4 } else { 128 };
-        (elements * u64::from(ty.dtype().bits())).div_ceil(32 * threads)
     }
 
     /// The most words a thread that are alive behind an op.

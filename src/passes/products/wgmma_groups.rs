@@ -115,7 +115,7 @@ impl Run {
                         false => need,
                     }
                 }
-                Class::Memory if tells_nobody(kind) => {
+                Class::Memory if orders_nothing(kind) => {
                     let effects = effects::of(kind);
                     let writes = |g: usize| {
                         let mut written = effects.iter().filter(|e| e.access.writes());
@@ -282,6 +282,6 @@ pub fn reads(kernel: &Kernel, wgmma: Op, alloc: Alloc) -> bool {
 }
 
 /// Whether an op on memory is over when it is done, and nobody goes by it.
-pub fn tells_nobody(kind: &OpKind) -> bool {
+pub fn orders_nothing(kind: &OpKind) -> bool {
     effects::order(kind) == Order::None && !effects::of(kind).iter().any(|e| e.is_asynchronous())
 }

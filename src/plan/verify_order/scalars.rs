@@ -3,7 +3,7 @@ use super::evolution::{Change, Evolution};
 use super::slice::Slice;
 use crate::dtype::DType;
 use crate::kernel_ir::arithmetic;
-use crate::kernel_ir::class::{Function, Pure};
+use crate::kernel_ir::class::Function;
 use crate::kernel_ir::kernel::bits_int;
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::{BinaryOp, CompareOp, Kernel, Op, OpKind, UnaryOp, Value};
@@ -295,26 +295,8 @@ pub fn is_computed(kernel: &Kernel, kind: &OpKind) -> bool {
 }
 
 fn applied(kernel: &Kernel, kind: &OpKind) -> Option<Applied> {
-    let function = match kind.pure() {
-        Some(Pure::Elementwise(function)) => function,
-        // Numbers in themselves, elements of arrays, bits of floats, and what reads memory.
-        Some(
-            Pure::Constant(_)
-            | Pure::AxisIndex(_)
-            | Pure::Iota
-            | Pure::Bitcast
-            | Pure::Shape(_)
-            | Pure::Reduce { .. }
-            | Pure::Run
-            | Pure::Exchange
-            | Pure::Product { .. }
-            | Pure::LayoutCast
-            | Pure::Relayout { .. }
-            | Pure::Inline,
-        )
-        | None => return None,
-    };
-    match function {
+    // Not numbers in themselves, elements of arrays, bits of floats, and what reads memory.
+    match kind.function()? {
         Function::MultipleOf { .. } => Some(Applied::Same),
         Function::Unary { op, .. } => Some(Applied::Unary(op)),
         Function::Binary { op, .. } => Some(Applied::Binary(op)),

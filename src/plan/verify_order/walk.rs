@@ -13,6 +13,7 @@ use super::scalars::{Scalars, Val};
 use super::slice::{self, Slice};
 use crate::kernel_ir::class::{Class, Control, pure_ops};
 use crate::kernel_ir::polling::{self, Polling};
+use crate::kernel_ir::rings::Slot;
 use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
 use crate::kernel_ir::{
     Alloc, AllocKind, Arriving, AxisKind, Elem, FenceKind, Group, Index, Kernel, MmaOperand, Op, OpKind, RefUse,
@@ -361,8 +362,11 @@ impl<'a> Walk<'a> {
 
     /// The slot of a ring that a view lies in.
     fn slot(&mut self, r: &RefUse) -> Option<(Alloc, Val)> {
-        let slot = refills::slot(self.kernel, r)?;
-        Some((slot.alloc, self.scalars.get(slot.index)))
+        let part = refills::slot(self.kernel, r)?;
+        match part.slot {
+            Slot::Of(index) => Some((part.alloc, self.scalars.get(index))),
+            Slot::At(_) | Slot::Whole => None,
+        }
     }
 
     fn foot(&mut self, op: Op, position: u8, r: &RefUse) -> Foot {

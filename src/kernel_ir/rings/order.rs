@@ -7,6 +7,7 @@
 //!
 //! What one does before it has waited for anything is behind nothing of the others, and in no such conflict. A loop around all
 //! releases that goes as often as the producer's goes over its tiles.
+use super::Ring;
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::effects::{self, Completion, Look, Order};
 use crate::kernel_ir::executor::{Executor, arm_taken, evaluate_with};
@@ -14,24 +15,15 @@ use crate::kernel_ir::rewrite::regions_of;
 use crate::kernel_ir::*;
 use std::ops::Range;
 
-/// A ring and its producer.
-pub struct Ring<'a> {
-    /// The producer's loop over tiles.
-    pub producer: Op,
-    /// Whether this is a slot or one of its barriers.
-    pub has: &'a dyn Fn(&RefUse) -> bool,
-    /// Whether an arrival there releases a slot.
-    pub is_released_by: &'a dyn Fn(&RefUse) -> bool,
-}
-
-/// Whether the ring's barriers order nothing but its slots.
-pub fn is_all(kernel: &Kernel, ring: &Ring) -> bool {
+/// Whether the ring's barriers order nothing but its slots. `producer`: its loop over tiles.
+pub fn is_all(kernel: &Kernel, ring: &Ring, producer: Op) -> bool {
     let mut touches: Vec<Touch> = vec![];
     let mut waits = false;
     for warpgroup in 0..kernel.num_warpgroups {
         let mut walk = Walk {
             kernel,
             ring,
+            producer,
             by: Executor::warpgroup(warpgroup),
             loops: 0,
             over_tiles: false,
@@ -115,7 +107,9 @@ fn in_conflict(kernel: &Kernel, x: &Touch, y: &Touch) -> bool {
 /// One executor's way through the kernel, without the producer's loop.
 struct Walk<'a> {
     kernel: &'a Kernel,
-    ring: &'a Ring<'a>,
+    ring: &'a Ring,
+    /// The producer's loop over tiles.
+    producer: Op,
     by: Executor,
     loops: u32,
     /// Within a loop that goes over tiles as the producer's does.
@@ -133,7 +127,8 @@ impl Walk<'_> {
         let kernel = self.kernel;
         let ops = &kernel.regions[at].ops;
         let releases: Vec<usize> = (0..ops.len()).filter(|i| self.releases_within(ops[*i])).collect();
-        for (i, &op) in ops.iter().enumerate().filter(|(_, op)| **op != self.ring.producer) {
+        let producer = self.producer;
+        for (i, &op) in ops.iter().enumerate().filter(|(_, op)| **op != producer) {
             let is_between = match releases[..] {
                 [first, .., last] => (first..=last).contains(&i),
                 _ => false,
@@ -188,7 +183,7 @@ impl Walk<'_> {
             Control::Scope { collective, body, .. } => {
                 // Where the scope of the ring begins, and that once, nothing has been done yet.
                 let mut begins = false;
-                kernel.for_each_op_in(body, &mut |op| begins |= op == self.ring.producer);
+                kernel.for_each_op_in(body, &mut |op| begins |= op == self.producer);
                 self.acquired |= collective && (self.loops > 0 || !begins);
                 self.region(body, between);
             }
@@ -227,14 +222,14 @@ impl Walk<'_> {
             }
         });
         match effects::order(kind) {
-            Order::Wait(barrier) => self.waits |= between && !(self.ring.has)(barrier),
+            Order::Wait(barrier) => self.waits |= between && !self.ring.has(self.kernel, barrier),
             Order::WaitStores { .. } => self.waits_for_stores |= between,
             _ => {}
         }
     }
 
     fn add(&mut self, view: &RefUse, writes: bool, between: bool, ends: Ends) {
-        if (self.ring.has)(view) {
+        if self.ring.has(self.kernel, view) {
             return;
         }
         let dims = match view.steps.first() {
@@ -290,7 +285,7 @@ impl Walk<'_> {
         let kernel = self.kernel;
         let kind = &kernel.ops[op].kind;
         if let OpKind::BarrierArrive { barrier, .. } = kind {
-            return (self.ring.is_released_by)(barrier);
+            return self.ring.has_free(barrier.alloc);
         }
         let within = |region: &Region| kernel.regions[*region].ops.iter().any(|op| self.releases_within(*op));
         match arm_taken(kernel, kind, self.by) {
@@ -311,7 +306,7 @@ impl Walk<'_> {
             let constant = |v: Value| self.kernel.facts(v).as_constant();
             a == b || constant(a).is_some() && constant(a) == constant(b)
         };
-        match (bounds(op), bounds(self.ring.producer)) {
+        match (bounds(op), bounds(self.producer)) {
             (Some([a, b]), Some([c, d])) => same(a, c) && same(b, d),
             _ => false,
         }

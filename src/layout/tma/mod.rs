@@ -10,7 +10,9 @@
 //! is not split in the tensor map and every tile is a copy of its own, which needs no facts at all.
 //!
 //! Several copies (*pieces*) are also made where a side of the box would exceed 256, and for the CTAs that share a copy.
-//! A piece is dense itself: when a digit is cut, the digits outside of it are taken one by one.
+//! A piece is dense itself: when a digit is cut, the digits outside of it are taken one by one ([`tensor`]).
+mod tensor;
+
 use super::digits::{Chain, Digit};
 use super::facts::{DynId, DynTerm, Fact, gcd};
 use super::smem_layout::{SmemView, Stride};
@@ -191,21 +193,6 @@ const MAX_SIDE: u64 = 256;
 /// Elements of an array along one dimension, at most: extents may be 2^32, but a coordinate is an i32.
 const MAX_EXTENT: u64 = 1 << 31;
 
-/// A digit of the box.
-#[derive(Clone, Debug)]
-struct BoxDigit {
-    size: u64,
-    smem: u64,
-    gmem: u64,
-    /// Elements of the map along it.
-    extent: u64,
-    coord: Affine,
-    /// The dimensions that have their minor digit here, and what one element of theirs is in this digit.
-    own: SmallVec<[(usize, u64); 2]>,
-    /// Not a map dimension, but pieces: a step adds so many elements to the coordinate of this dimension.
-    steps: Option<(usize, u64)>,
-}
-
 /// Plans a copy of `bits`-wide elements. `parts` CTAs each do one part of it for all (1: no sharing); where it has no such parts,
 /// they take turns with its pieces, of which there may be fewer than CTAs.
 pub fn plan(
@@ -305,7 +292,7 @@ fn plan_as_it_lies(
             });
         }
     }
-    let first = match plan_tensor(gmem, &kept, smem, bits, &modes, safe, parts) {
+    let first = match tensor::plan(gmem, &kept, smem, bits, &modes, safe, parts) {
         Ok(plan) => return Ok(CopyPlan::Tensor(plan)),
         Err(error) => error,
     };
@@ -314,14 +301,14 @@ fn plan_as_it_lies(
     }
     // Fewer map dimensions, at a price: integer indices have to be looked at, or there are more pieces.
     if matches!(first, CopyError::Dimensions { .. }) {
-        if let Ok(plan) = plan_tensor(gmem, &kept, smem, bits, &modes, true, parts) {
+        if let Ok(plan) = tensor::plan(gmem, &kept, smem, bits, &modes, true, parts) {
             return Ok(CopyPlan::Tensor(plan));
         }
         let mut best: Option<TensorPlan> = None;
         for i in (0..kept.len()).filter(|i| chain_of(smem, *i).len() > 1) {
             let mut fewer = modes.clone();
             fewer[i] = Mode::Pieces;
-            if let Ok(plan) = plan_tensor(gmem, &kept, smem, bits, &fewer, true, parts)
+            if let Ok(plan) = tensor::plan(gmem, &kept, smem, bits, &fewer, true, parts)
                 && best.as_ref().is_none_or(|b| plan.pieces.len() < b.pieces.len())
             {
                 best = Some(plan);
@@ -419,404 +406,6 @@ fn start_of(dim: &GmemDim, div: u64) -> Affine {
         constant: (dim.start / div) as i64,
         terms: dim.dynamic.iter().map(term).collect(),
     }
-}
-
-fn plan_tensor(
-    gmem: &[GmemDim],
-    kept: &[usize],
-    smem: &SmemView,
-    bits: u32,
-    modes: &[Mode],
-    merge_single: bool,
-    cut: Cut,
-) -> Result<TensorPlan, CopyError> {
-    let swizzle = if smem.swizzle.is_none() {
-        0
-    } else {
-        smem.swizzle.bytes()
-    };
-    let mut digits: Vec<BoxDigit> = vec![];
-    for (i, &d) in kept.iter().enumerate() {
-        let dim = &gmem[d];
-        let chain = chain_of(smem, i);
-        let tile = tile_of(smem, i);
-        let mut weight = 1u64;
-        for (j, digit) in chain.iter().enumerate() {
-            let last = j + 1 == chain.len();
-            let takes_start = if modes[i] == Mode::Split { last } else { j == 0 };
-            digits.push(BoxDigit {
-                size: digit.size,
-                smem: digit.place.0,
-                gmem: dim.stride * weight,
-                extent: match modes[i] {
-                    Mode::Split if last => dim.extent / tile,
-                    Mode::Pieces if j == 0 => dim.extent,
-                    // Everything is in bounds: the minor digit's bound is where the last of all slices begins, so that the map ends
-                    // where the dimension does.
-                    Mode::InBounds if j == 0 => (dim.extent + digit.size).saturating_sub(dim.size).max(digit.size),
-                    Mode::Split | Mode::InBounds | Mode::Pieces => digit.size,
-                },
-                coord: match takes_start {
-                    true => start_of(dim, if modes[i] == Mode::Split { tile } else { 1 }),
-                    false => Affine::default(),
-                },
-                own: if j == 0 { smallvec![(d, 1)] } else { smallvec![] },
-                steps: (modes[i] == Mode::Pieces && j > 0).then_some((d, weight)),
-            });
-            weight *= digit.size;
-        }
-    }
-    digits.sort_by_key(|d| d.smem);
-    // What a box writes is dense; digits behind a gap, or behind one that is pieces, are pieces themselves.
-    let mut expected = u64::from(bits);
-    let mut dense = 0;
-    for d in &digits {
-        if d.smem != expected || d.steps.is_some() {
-            break;
-        }
-        expected *= d.size;
-        dense += 1;
-    }
-    let Some(minor) = digits.first().filter(|_| dense > 0) else {
-        // One element, or none next to it: a box of 16 bytes does not exist.
-        return Err(if digits.is_empty() {
-            CopyError::MinorSize { bits: u64::from(bits) }
-        } else {
-            CopyError::NotDense
-        });
-    };
-    if minor.gmem != u64::from(bits) {
-        return Err(CopyError::MinorStride);
-    }
-    // Digits that continue each other on both sides are one, unless the swizzle's row ends between them.
-    let mut merged: Vec<BoxDigit> = vec![];
-    let mut merged_dense = 0;
-    for (k, d) in digits.into_iter().enumerate() {
-        if let Some(low) = merged.last_mut() {
-            let row_ends = swizzle != 0 && low.smem == u64::from(bits);
-            let continues = low.gmem * low.size == d.gmem && low.extent == low.size && low.coord == Affine::default();
-            let pieces = low.steps.is_some() || d.steps.is_some();
-            if k < dense
-                && continues
-                && !row_ends
-                && !pieces
-                && low.size * d.size <= MAX_SIDE
-                && d.extent * low.size <= MAX_EXTENT
-            {
-                low.coord = scaled(&d.coord, low.size);
-                low.extent = d.extent * low.size;
-                low.own.extend(d.own.iter().map(|o| (o.0, o.1 * low.size)));
-                low.size *= d.size;
-                continue;
-            }
-        }
-        merged_dense += usize::from(k < dense);
-        merged.push(d);
-    }
-    let (mut digits, dense) = (merged, merged_dense);
-    let row_bits = digits[0].size * u64::from(bits);
-    if swizzle != 0 && row_bits != u64::from(swizzle) * 8 {
-        return Err(CopyError::SwizzleWidth {
-            swizzle,
-            bytes: row_bits / 8,
-        });
-    }
-    if !row_bits.is_multiple_of(128) {
-        return Err(CopyError::MinorSize { bits: row_bits });
-    }
-    // Dimensions along which one element is taken: constants go to the base, scalars to map dimensions of their own;
-    // neighbours that form one row-major block share one.
-    let single = |d: usize| gmem[d].dropped || gmem[d].size == 1;
-    let mut base = 0u64;
-    let mut extra: Vec<BoxDigit> = vec![];
-    for (d, dim) in gmem.iter().enumerate().rev().filter(|(d, _)| single(*d)) {
-        if dim.dynamic.is_empty() && dim.start < dim.extent {
-            base += dim.start * dim.stride;
-            continue;
-        }
-        let coord = start_of(dim, 1);
-        if let Some(low) = extra.last_mut()
-            && low.gmem * low.extent == dim.stride
-            && (merge_single || low.own.iter().all(|own| gmem[own.0].in_bounds()))
-        {
-            let outer = scaled(&coord, low.extent);
-            low.coord.constant += outer.constant;
-            low.coord.terms.extend(outer.terms);
-            low.own.push((d, low.extent));
-            low.extent *= dim.extent;
-            continue;
-        }
-        let own = smallvec![(d, 1)];
-        extra.push(BoxDigit {
-            size: 1,
-            smem: 0,
-            gmem: dim.stride,
-            extent: dim.extent,
-            coord,
-            own,
-            steps: None,
-        });
-    }
-    if !base.is_multiple_of(128) {
-        return Err(CopyError::Alignment {
-            bytes: 1 << (base / 8).trailing_zeros(),
-        });
-    }
-    // Sub-byte types travel as bytes.
-    let per_byte = u64::from(8 / bits.min(8));
-    if bits < 8 {
-        let minor = &mut digits[0];
-        let own = minor.own.clone();
-        if !minor.size.is_multiple_of(per_byte)
-            || !minor.extent.is_multiple_of(per_byte)
-            || !coord_divisible(&minor.coord, per_byte)
-        {
-            return Err(CopyError::MinorSize { bits: row_bits });
-        }
-        minor.size /= per_byte;
-        minor.extent /= per_byte;
-        minor.gmem = 8;
-        minor.smem = 8;
-        minor.coord.constant /= per_byte as i64;
-        for t in &mut minor.coord.terms {
-            (t.div, t.multiple) = (t.div * per_byte, (t.multiple / per_byte).max(1));
-        }
-        // Steps along the minor dimension are counted in its elements.
-        for d in digits.iter_mut() {
-            if let Some((dim, weight)) = &mut d.steps
-                && own.iter().any(|o| o.0 == *dim)
-            {
-                if !weight.is_multiple_of(per_byte) {
-                    return Err(CopyError::MinorSize { bits: row_bits });
-                }
-                *weight /= per_byte;
-            }
-        }
-    }
-    let element_bytes = bits.div_ceil(8);
-    // The box: sides of at most 256; outside of a digit that is cut, nothing is dense.
-    let mut boxes: Vec<u64> = vec![];
-    let mut whole = true;
-    for (k, d) in digits.iter().enumerate() {
-        let unit = if k == 0 {
-            (16 / u64::from(element_bytes)).max(1)
-        } else {
-            1
-        };
-        let side = if k < dense && whole {
-            largest_side(d.size, unit)
-        } else {
-            1
-        };
-        if side == 0 {
-            return Err(CopyError::MinorSize { bits: row_bits });
-        }
-        whole &= side == d.size;
-        boxes.push(side);
-    }
-    // A shared copy is cut along one digit, so that the parts are equal up to a step; outside of it, nothing is dense.
-    let count = |boxes: &[u64]| digits.iter().zip(boxes).map(|(d, b)| d.size / b).product::<u64>();
-    let mut shared = None;
-    let parts = match cut {
-        Cut::None => 1,
-        Cut::Into(parts) => parts,
-    };
-    if parts > 1 {
-        let mut best: Option<(u64, usize, Vec<u64>)> = None;
-        for k in (1..boxes.len()).rev() {
-            let lacking = parts / gcd(parts, digits[k].size / boxes[k]);
-            if !boxes[k].is_multiple_of(lacking) {
-                continue;
-            }
-            let mut cut = boxes.clone();
-            if lacking > 1 {
-                cut[k] /= lacking;
-                cut[k + 1..].fill(1);
-            }
-            let pieces = count(&cut);
-            if best.as_ref().is_none_or(|b| pieces < b.0) {
-                best = Some((pieces, k, cut));
-            }
-        }
-        match best {
-            Some((_, k, cut)) => (shared, boxes) = (Some(k), cut),
-            None => boxes = in_pieces(&digits, boxes, parts),
-        }
-    }
-    let pieces = count(&boxes);
-    if pieces > MAX_PIECES.max(parts) {
-        return Err(CopyError::Pieces {
-            pieces,
-            limit: MAX_PIECES,
-        });
-    }
-    let mut plan = TensorPlan {
-        dims: ArrayVec::new(),
-        strides: ArrayVec::new(),
-        box_dims: ArrayVec::new(),
-        base: base / 8,
-        swizzle,
-        element_bytes,
-        coords: ArrayVec::new(),
-        parts: vec![],
-        pieces: vec![],
-        piece_bytes: 0,
-        sharing: match shared {
-            Some(_) => Sharing::Equal,
-            None => Sharing::InTurns,
-        },
-    };
-    let map: Vec<(&BoxDigit, u64)> = digits
-        .iter()
-        .zip(boxes.iter().copied())
-        .filter(|(d, _)| d.steps.is_none())
-        .chain(extra.iter().map(|d| (d, 1)))
-        .collect();
-    if map.len() > 5 {
-        return Err(CopyError::Dimensions { needed: map.len() });
-    }
-    for (k, (d, side)) in map.iter().enumerate() {
-        plan.dims.push(d.extent);
-        plan.box_dims.push(*side as u32);
-        plan.coords.push(d.coord.clone());
-        // The last of several is in bounds where the coordinate is.
-        let parts = d.own.split_last().map_or(&[][..], |(_, parts)| parts);
-        for &(dim, _) in parts.iter().filter(|own| single(own.0) && !gmem[own.0].in_bounds()) {
-            plan.parts.push(Part {
-                of: k,
-                index: start_of(&gmem[dim], 1),
-                extent: gmem[dim].extent,
-            });
-        }
-        if k > 0 {
-            if d.gmem % 128 != 0 {
-                return Err(CopyError::Stride { bytes: d.gmem / 8 });
-            }
-            plan.strides.push(d.gmem / 8);
-        }
-        if d.extent > MAX_EXTENT || d.gmem / 8 >= 1 << 40 {
-            return Err(CopyError::Limits {
-                extent: d.extent,
-                stride: d.gmem / 8,
-            });
-        }
-    }
-    // So it is on an H200, of loads and stores, whatever is swizzled. Pieces are of whole multiples.
-    let (unit, first) = (16 / i64::from(element_bytes), &plan.coords[0]);
-    let is_known = first.terms.iter().all(|t| t.multiple.is_multiple_of(unit as u64));
-    if is_known && first.constant % unit != 0 {
-        let scale = per_byte as i64;
-        return Err(CopyError::MinorStart {
-            start: first.constant * scale,
-            unit: unit * scale,
-        });
-    }
-    // The outer digits' pieces come last, and last of all the parts of a shared copy.
-    let none: ArrayVec<u32, 5> = map.iter().map(|_| 0).collect();
-    plan.pieces.push(Piece { coords: none, smem: 0 });
-    let step_of = |n: usize| -> Result<(usize, u64, u64), CopyError> {
-        let (d, side) = (&digits[n], boxes[n]);
-        // Which coordinate a step moves, and by how much.
-        let (k, by) = match d.steps {
-            None => (
-                map.iter()
-                    .position(|m| std::ptr::eq(m.0, d))
-                    .expect("map digits are in the map"),
-                side,
-            ),
-            Some((dim, weight)) => {
-                let at = |m: &(&BoxDigit, u64)| m.0.own.iter().find(|o| o.0 == dim).map(|o| o.1);
-                let found = map.iter().enumerate().find_map(|(k, m)| Some((k, at(m)?)));
-                let (k, scale) = found.ok_or(CopyError::NotDense)?;
-                (k, weight * scale)
-            }
-        };
-        Ok((k, by, side * d.smem / 8))
-    };
-    let mut repeat = |n: usize, times: u64, unit: u64| -> Result<(), CopyError> {
-        let (k, by, smem) = step_of(n)?;
-        let old = std::mem::take(&mut plan.pieces);
-        for c in (0..times).map(|c| c * unit) {
-            plan.pieces.extend(old.iter().map(|p| {
-                let mut piece = p.clone();
-                piece.coords[k] += (c * by) as u32;
-                piece.smem += (c * smem) as u32;
-                piece
-            }));
-        }
-        Ok(())
-    };
-    let own = |n: usize| digits[n].size / boxes[n] / if shared == Some(n) { parts } else { 1 };
-    for n in 0..digits.len() {
-        repeat(n, own(n), 1)?;
-    }
-    if let Some(shared) = shared {
-        repeat(shared, parts, own(shared))?;
-    }
-    // Where a box may lie: at 128 bytes, swizzled or not. A swizzle's pattern is one of addresses, not of rows of the box.
-    let needed = 128;
-    let offsets = plan
-        .pieces
-        .iter()
-        .fold(smem.base_alignment() / 8, |all, p| all | u64::from(p.smem));
-    if !offsets.is_multiple_of(needed) {
-        return Err(CopyError::SmemAlignment {
-            bytes: 1 << offsets.trailing_zeros(),
-            needed,
-        });
-    }
-    plan.piece_bytes = (boxes.iter().product::<u64>() * u64::from(element_bytes)) as u32;
-    Ok(plan)
-}
-
-/// Boxes of at least `parts` pieces, if cutting one dimension makes so many and not many more; else as they are.
-fn in_pieces(digits: &[BoxDigit], boxes: Vec<u64>, parts: u64) -> Vec<u64> {
-    let count = |boxes: &[u64]| digits.iter().zip(boxes).map(|(d, b)| d.size / b).product::<u64>();
-    if count(&boxes) >= parts {
-        return boxes;
-    }
-    let mut best: Option<(u64, Vec<u64>)> = None;
-    for k in 1..boxes.len() {
-        for side in (1..boxes[k]).filter(|side| boxes[k].is_multiple_of(*side)) {
-            let mut cut = boxes.clone();
-            cut[k] = side;
-            cut[k + 1..].fill(1);
-            let pieces = count(&cut);
-            if (parts..=4 * parts).contains(&pieces) && best.as_ref().is_none_or(|b| pieces < b.0) {
-                best = Some((pieces, cut));
-            }
-        }
-    }
-    best.map_or(boxes, |(_, cut)| cut)
-}
-
-/// The largest divisor of `n` up to [`MAX_SIDE`] that is a multiple of `unit`; 0 if there is none.
-fn largest_side(n: u64, unit: u64) -> u64 {
-    let unit = unit.max(1);
-    (1..=MAX_SIDE / unit)
-        .rev()
-        .map(|k| k * unit)
-        .find(|side| n.is_multiple_of(*side))
-        .unwrap_or(0)
-}
-
-fn scaled(a: &Affine, by: u64) -> Affine {
-    Affine {
-        constant: a.constant * by as i64,
-        terms: a
-            .terms
-            .iter()
-            .map(|t| DynTerm {
-                stride: t.stride * by as i64,
-                multiple: t.multiple.saturating_mul(by),
-                ..*t
-            })
-            .collect(),
-    }
-}
-
-fn coord_divisible(a: &Affine, by: u64) -> bool {
-    a.constant % by as i64 == 0 && a.terms.iter().all(|t| t.multiple % by == 0 && t.stride == 1)
 }
 
 /// A whole row-major array of these extents.
