@@ -18,7 +18,7 @@ impl Loads {
                 self.0.push(op);
             }
         } else if let OpKind::Store { dst, .. } = kind {
-            self.0.retain(|load| is_apart(kernel, dst, *load));
+            self.0.retain(|load| is_disjoint(kernel, dst, *load));
         } else if !releases_nothing(kind) {
             self.0.clear();
         }
@@ -44,7 +44,7 @@ pub fn may_be_twice(kernel: &Kernel, op: Op) -> bool {
     kernel.ops[op].kind.is_pure() || loads_input(kernel, op)
 }
 
-fn is_apart(kernel: &Kernel, dst: &RefUse, load: Op) -> bool {
+fn is_disjoint(kernel: &Kernel, dst: &RefUse, load: Op) -> bool {
     let OpKind::Load { src } = &kernel.ops[load].kind else {
         return false;
     };

@@ -756,7 +756,7 @@ pub fn lower_load(cx: &mut LowerCx, op: Op, src: &RefUse) -> Result<()> {
 
 fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<super::value::Lowered> {
     let planned = cx.transfer(op)?;
-    let (tells, leads) = (cx.plan.meets[op], cx.plan.leads[op]);
+    let (tells, leads) = (cx.plan.rendezvous[op], cx.plan.by_leader[op]);
     let when = if leads { cx.leader().into() } else { Src::Imm(1) };
     let mut target = locate(cx, src, when)?;
     let polled = cx.polling.looks[op].is_some();

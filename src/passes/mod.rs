@@ -31,15 +31,13 @@ pub struct Phase {
 /// The passes, in order.
 pub const PHASES: &[Phase] = &[
     Phase {
-        why: "what the launch asks for is refused before anything is done for it; allocations have their logical shapes",
+        why: "what the launch asks for is refused before anything is done for it; allocations have their logical shapes, and branches that are \
+              never taken are gone before anything in them is refused",
         passes: &[
             ("check_launch", legality::launch::run),
             ("move_transforms", move_transforms::run),
+            ("simplify", simplify::run),
         ],
-    },
-    Phase {
-        why: "branches that are never taken are gone before anything in them is refused",
-        passes: &[("simplify", simplify::run)],
     },
     Phase {
         why: "memory, loops, sums and views each get their form: none looks at another's subject",

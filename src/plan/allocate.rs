@@ -44,9 +44,9 @@ pub struct Allocation {
     /// Who waits for mbarriers.
     pub feeding: FeedingLoops,
     /// Ops that pass something through scratch: the executing group meets before it is written, and before it is read.
-    pub meets: SecondaryMap<Op, bool>,
+    pub rendezvous: SecondaryMap<Op, bool>,
     /// Loads of scalars that the first lane makes for itself.
-    pub leads: SecondaryMap<Op, bool>,
+    pub by_leader: SecondaryMap<Op, bool>,
     /// What an arrival is tied to: some of its elements are there before.
     pub tied: SecondaryMap<Op, PackedOption<Value>>,
 }

@@ -1,6 +1,6 @@
 //! Which lane touches which element: whether two accesses to an allocation meet, and where.
 //!
-//! Ranges of bytes ([`super::bytes`]) say which accesses cannot meet at all; of those that may, a [`Foot`] has the view and who
+//! Ranges of bytes ([`super::bytes`]) say which accesses cannot meet at all; of those that may, a [`FootprintId`] has the view and who
 //! holds its elements, and [`Footprints::meeting`] compares two of them element by element. Indices that are no numbers stand for all that
 //! they may be, so that what is found is never too little: two positions in one dimension count as the same unless their ranges
 //! are apart, and so do two slices that begin at multiples of their common size.
@@ -17,7 +17,7 @@ use std::cell::OnceCell;
 
 /// A view, and who holds its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Foot(u32);
+pub struct FootprintId(u32);
 
 /// Who touches the elements of a view.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -92,9 +92,9 @@ impl Data {
 pub struct Footprints {
     /// Where allocations in shared memory begin whose elements lie there in row-major order.
     plain: SecondaryMap<Alloc, Option<u32>>,
-    feet: Vec<Data>,
-    numbers: FxHashMap<(RefUse, Holder), Foot>,
-    meetings: FxHashMap<(Foot, Foot), Meeting>,
+    footprints: Vec<Data>,
+    numbers: FxHashMap<(RefUse, Holder), FootprintId>,
+    meetings: FxHashMap<(FootprintId, FootprintId), Meeting>,
 }
 
 impl Footprints {
@@ -109,13 +109,13 @@ impl Footprints {
         }
         Footprints {
             plain,
-            feet: vec![],
+            footprints: vec![],
             numbers: FxHashMap::default(),
             meetings: FxHashMap::default(),
         }
     }
 
-    pub fn of(&mut self, kernel: &Kernel, view: &RefUse, holder: Holder) -> Foot {
+    pub fn of(&mut self, kernel: &Kernel, view: &RefUse, holder: Holder) -> FootprintId {
         // Narrow elements share bytes, and may travel in another layout.
         let bits = whole_bytes(view.elem);
         let holder = match holder {
@@ -130,11 +130,11 @@ impl Footprints {
             holder => holder,
         };
         let key = (view.clone(), holder);
-        if let Some(foot) = self.numbers.get(&key) {
-            return *foot;
+        if let Some(footprint) = self.numbers.get(&key) {
+            return *footprint;
         }
         let holder = key.1.clone();
-        let foot = Foot(self.feet.len() as u32);
+        let footprint = FootprintId(self.footprints.len() as u32);
         let at = match view.steps.first() {
             Some(Step::Index(dims)) => {
                 // Outside of the dimension nobody knows where it is.
@@ -156,7 +156,7 @@ impl Footprints {
             }
             _ => SmallVec::new(),
         };
-        self.feet.push(Data {
+        self.footprints.push(Data {
             at,
             moves: view.steps.iter().any(|step| moves(kernel, step)),
             own_words: !matches!(holder, Holder::Layout(_)) || !kernel.allocs[view.alloc].is_smem() || bits > Some(32),
@@ -169,19 +169,19 @@ impl Footprints {
             view: view.clone(),
             holder,
         });
-        self.numbers.insert(key, foot);
-        foot
+        self.numbers.insert(key, footprint);
+        footprint
     }
 
     /// The same view, touched by lanes of one warp.
-    pub fn by_warp(&mut self, kernel: &Kernel, foot: Foot, warp: u8) -> Foot {
-        let view = self.feet[foot.0 as usize].view.clone();
+    pub fn by_warp(&mut self, kernel: &Kernel, footprint: FootprintId, warp: u8) -> FootprintId {
+        let view = self.footprints[footprint.0 as usize].view.clone();
         self.of(kernel, &view, Holder::Warp(warp))
     }
 
     /// What becomes of the time of an access when another iteration begins of a loop that counts with `count`.
-    pub fn next_iteration(&self, foot: Foot, since: Since, count: Option<Value>) -> Since {
-        let data = &self.feet[foot.0 as usize];
+    pub fn next_iteration(&self, footprint: FootprintId, since: Since, count: Option<Value>) -> Since {
+        let data = &self.footprints[footprint.0 as usize];
         let count = count.filter(|v| data.at.iter().any(|(_, at)| at == v));
         match (since, count) {
             (Since::Now | Since::Count(_), Some(count)) => Since::Count(count),
@@ -190,9 +190,9 @@ impl Footprints {
         }
     }
 
-    /// Where an access with the foot `a` and a later one with the foot `b` meet.
-    pub fn meeting(&mut self, kernel: &Kernel, (a, since): (Foot, Since), b: Foot) -> Meeting {
-        let (x, y) = (&self.feet[a.0 as usize], &self.feet[b.0 as usize]);
+    /// Where an access with the footprint `a` and a later one with the footprint `b` meet.
+    pub fn meeting(&mut self, kernel: &Kernel, (a, since): (FootprintId, Since), b: FootprintId) -> Meeting {
+        let (x, y) = (&self.footprints[a.0 as usize], &self.footprints[b.0 as usize]);
         if let Since::Count(v) = since
             && x.view.alloc == y.view.alloc
             && x.at.iter().any(|(dim, at)| *at == v && y.at.contains(&(*dim, v)))

@@ -38,7 +38,7 @@
 //! the other warps, before feeding loops for progress, and behind a wait for a bulk store, which is one by the warpgroup in any case.
 use super::allocate::Allocation;
 use super::bytes::{self, Bytes, Space};
-use super::footprint::{Foot, Footprints, Holder};
+use super::footprint::{FootprintId, Footprints, Holder};
 use super::pending::{Access, By, End, Ends, Need, Pending, Since, State, conflict};
 use super::refills;
 use crate::error::Loc;
@@ -69,7 +69,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         has_scope_before: false,
         depth: 0,
         accesses: SecondaryMap::new(),
-        apart: FxHashMap::default(),
+        divergent: FxHashMap::default(),
         footprints: Footprints::new(kernel, assignment, allocation),
         waited_alone: SecondaryMap::new(),
         visited: FxHashMap::default(),
@@ -83,7 +83,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
         pass.warpgroup = warpgroup;
         pass.has_scope_before = false;
         pass.visited.clear();
-        pass.apart.clear();
+        pass.divergent.clear();
         let mut state = State::new(Group::Warpgroup);
         pass.region(kernel, kernel.body, &mut state, Mode::Insert);
         end_kernel(kernel, &state);
@@ -142,11 +142,11 @@ enum Mode {
 
 /// What a region does whose executors run apart.
 #[derive(Default)]
-struct Apart {
+struct Divergent {
     accesses: Vec<Access>,
     /// Of what one warp of a warp region touches by ordinary accesses, by what it is to the warp that does: what it is to the
     /// warpgroup; None: several warps do.
-    alone: FxHashMap<(Bytes, Option<Foot>), Option<Foot>>,
+    alone: FxHashMap<(Bytes, Option<FootprintId>), Option<FootprintId>>,
     /// Some warp tells others, in the name of its warpgroup.
     releases: bool,
     /// Some warp commits what it knows of in shared memory, to units that read it.
@@ -181,7 +181,7 @@ struct Pass<'a> {
     depth: u32,
     /// By op, once computed.
     accesses: SecondaryMap<Op, Option<Rc<[Access]>>>,
-    apart: FxHashMap<Op, Rc<Apart>>,
+    divergent: FxHashMap<Op, Rc<Divergent>>,
     footprints: Footprints,
     /// Barriers that one warp waits for alone: in feeding loops, in warp regions.
     waited_alone: SecondaryMap<Alloc, bool>,
@@ -194,7 +194,13 @@ impl Pass<'_> {
     // ------------------------------------------------------------ what ops do
 
     /// Who touches what of a view. `all`: every lane reads it as a whole.
-    fn foot(&mut self, kernel: &Kernel, effect: &effects::Effect<'_>, value: Option<Value>, all: bool) -> Foot {
+    fn footprint(
+        &mut self,
+        kernel: &Kernel,
+        effect: &effects::Effect<'_>,
+        value: Option<Value>,
+        all: bool,
+    ) -> FootprintId {
         let holder = match effect.actor {
             Actor::Issuer => Holder::Issuer,
             Actor::Warps | Actor::AnyLanes => Holder::All,
@@ -238,12 +244,12 @@ impl Pass<'_> {
             };
             // A scalar: every lane reads it, unless one tells the others; the first one writes it.
             let is_scalar = effect.actor == Actor::Lanes && effect.view.shape.is_empty();
-            let by_first = self.allocation.meets[op] || self.allocation.leads[op];
+            let by_first = self.allocation.rendezvous[op] || self.allocation.by_leader[op];
             let is_scalar = is_scalar && !is_device && !by_first;
             let slot = refills::slot(kernel, effect.view);
-            let access = |reads, writes, foot| Access {
+            let access = |reads, writes, footprint| Access {
                 bytes,
-                foot: Some(foot),
+                footprint: Some(footprint),
                 slot,
                 reads,
                 writes,
@@ -252,18 +258,18 @@ impl Pass<'_> {
                 ends: Ends::of(effect.completion, writes),
             };
             if is_scalar && effect.access.reads() {
-                let foot = self.foot(kernel, &effect, value, true);
-                out.push(access(true, false, foot));
+                let footprint = self.footprint(kernel, &effect, value, true);
+                out.push(access(true, false, footprint));
             }
             if !is_scalar || effect.access.writes() {
-                let foot = self.foot(kernel, &effect, value, false);
-                out.push(access(effect.access.reads(), effect.access.writes(), foot));
+                let footprint = self.footprint(kernel, &effect, value, false);
+                out.push(access(effect.access.reads(), effect.access.writes(), footprint));
             }
         }
         if effects::order(&data.kind) == Order::ArriveByIssuer {
             out.push(Access {
                 bytes: Bytes::PROGRESS,
-                foot: None,
+                footprint: None,
                 slot: None,
                 reads: false,
                 writes: true,
@@ -325,29 +331,29 @@ impl Pass<'_> {
     }
 
     /// What the ops in an op's regions do, for which no barrier can be placed among them.
-    fn apart(&mut self, kernel: &Kernel, op: Op) -> Rc<Apart> {
-        if let Some(known) = self.apart.get(&op) {
+    fn divergent(&mut self, kernel: &Kernel, op: Op) -> Rc<Divergent> {
+        if let Some(known) = self.divergent.get(&op) {
             return known.clone();
         }
         let in_warps = matches!(kernel.ops[op].kind, OpKind::WarpMap { .. });
         let mut inside = vec![];
         executed(kernel, op, self.warpgroup, 0b1111, &mut inside);
-        let mut out = Apart::default();
+        let mut out = Divergent::default();
         for (op, warps) in inside {
             for access in self.accesses(kernel, op).iter() {
                 let mut access = *access;
                 if in_warps {
-                    let foot = access
-                        .foot
+                    let footprint = access
+                        .footprint
                         .filter(|_| access.by == By::Lanes && warps.is_power_of_two())
-                        .map(|foot| self.footprints.by_warp(kernel, foot, warps.trailing_zeros() as u8));
+                        .map(|footprint| self.footprints.by_warp(kernel, footprint, warps.trailing_zeros() as u8));
                     if access.by == By::Lanes {
-                        let known = out.alone.entry((access.bytes, access.foot)).or_insert(foot);
-                        *known = known.filter(|known| Some(*known) == foot);
+                        let known = out.alone.entry((access.bytes, access.footprint)).or_insert(footprint);
+                        *known = known.filter(|known| Some(*known) == footprint);
                     }
-                    (access.by, access.foot) = match foot {
-                        Some(foot) => (By::Lanes, Some(foot)),
-                        None => (By::Somebody, access.foot),
+                    (access.by, access.footprint) = match footprint {
+                        Some(footprint) => (By::Lanes, Some(footprint)),
+                        None => (By::Somebody, access.footprint),
                     };
                 }
                 if !out.accesses.contains(&access) {
@@ -374,7 +380,7 @@ impl Pass<'_> {
                 };
         }
         let out = Rc::new(out);
-        self.apart.insert(op, out.clone());
+        self.divergent.insert(op, out.clone());
         out
     }
 
@@ -408,7 +414,7 @@ impl Pass<'_> {
             let is_told = old.bytes.space == Space::Everything || new.proxy == Proxy::Generic;
             all || is_told && matches!(old.end, End::Issuer { .. })
         };
-        let mut meeting = |a: (Foot, Since), b: Foot| self.footprints.meeting(kernel, a, b);
+        let mut meeting = |a: (FootprintId, Since), b: FootprintId| self.footprints.meeting(kernel, a, b);
         let pending = state.pending.iter().filter(counts);
         pending.filter_map(|old| conflict(old, new, &mut meeting)).max()
     }
@@ -430,7 +436,7 @@ impl Pass<'_> {
         let loc = kernel.ops[op].loc;
         match kernel.ops[op].kind.control() {
             Some(Control::For { .. } | Control::While { .. }) if self.allocation.feeding.loops[op] => {
-                self.begin_apart(kernel, op, state, mode, out, loc);
+                self.begin_divergent(kernel, op, state, mode, out, loc);
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
                 state.acquire_alone();
@@ -477,13 +483,15 @@ impl Pass<'_> {
                 out.push(op);
             }
             Some(Control::WarpMap { body, .. }) => {
-                self.begin_apart(kernel, op, state, mode, out, loc);
+                self.begin_divergent(kernel, op, state, mode, out, loc);
                 let mut inner = state.warp();
                 self.region(kernel, body, &mut inner, mode);
-                let apart = self.apart(kernel, op);
-                state.absorb(&inner, |p| apart.alone.get(&(p.bytes, p.foot)).copied().flatten());
+                let divergent = self.divergent(kernel, op);
+                state.absorb(&inner, |p| {
+                    divergent.alone.get(&(p.bytes, p.footprint)).copied().flatten()
+                });
                 out.push(op);
-                if self.automatic && apart.commits {
+                if self.automatic && divergent.commits {
                     // Another warp may issue what reads it.
                     self.sync(kernel, state, mode, out, state.group, loc);
                 }
@@ -492,7 +500,7 @@ impl Pass<'_> {
                 self.begin(kernel, op, state, mode, out, loc);
                 out.push(op);
                 self.order(kernel, op, state);
-                if self.allocation.meets[op] {
+                if self.allocation.rendezvous[op] {
                     state.meet(state.group);
                     // Behind what passes through scratch it reads what is in place.
                     if let OpKind::DotInPlace { .. } = kernel.ops[op].kind {
@@ -546,8 +554,8 @@ impl Pass<'_> {
         } else {
             None
         };
-        let is_apart = state.group == Group::Warp || self.allocation.feeding.waits[op];
-        if barrier.is_some_and(|alloc| self.waited_alone[alloc]) && !is_apart {
+        let is_divergent = state.group == Group::Warp || self.allocation.feeding.waits[op];
+        if barrier.is_some_and(|alloc| self.waited_alone[alloc]) && !is_divergent {
             need = need.max(self.need(kernel, state, &WAITS, all));
         }
         match need {
@@ -651,16 +659,24 @@ impl Pass<'_> {
     }
 
     /// Orders everything that matters before an op in which warps run apart.
-    fn begin_apart(&mut self, kernel: &mut Kernel, op: Op, state: &mut State, mode: Mode, out: &mut Vec<Op>, loc: Loc) {
-        let apart = self.apart(kernel, op);
+    fn begin_divergent(
+        &mut self,
+        kernel: &mut Kernel,
+        op: Op,
+        state: &mut State,
+        mode: Mode,
+        out: &mut Vec<Op>,
+        loc: Loc,
+    ) {
+        let divergent = self.divergent(kernel, op);
         let feeds = self.allocation.feeding.loops[op];
         // Who falls behind in a feeding loop hangs for ever, whoever places barriers.
-        let need = apart.accesses.iter().filter_map(|access| {
+        let need = divergent.accesses.iter().filter_map(|access| {
             let all = self.automatic || feeds && access.bytes == Bytes::PROGRESS;
             self.need(kernel, state, access, all)
         });
         let mut need = need.max();
-        let is_known = |p: &Pending| apart.releases && p.is_told_of() || apart.commits && p.is_committed();
+        let is_known = |p: &Pending| divergent.releases && p.is_told_of() || divergent.commits && p.is_committed();
         if self.automatic && state.pending.iter().any(is_known) {
             need = Some(Need::Group);
         }
@@ -797,7 +813,7 @@ impl Pass<'_> {
     /// another one of its kind, unless it starts at multiples of its size.
     fn next_iteration(&self, state: &mut State, entry: &State, count: Option<Value>) {
         state.forget_refills(entry);
-        state.later(|foot, since| self.footprints.next_iteration(foot, since, count));
+        state.later(|footprint, since| self.footprints.next_iteration(footprint, since, count));
     }
 }
 
@@ -836,7 +852,7 @@ fn ends_with_block_barrier(kernel: &Kernel, ops: &[Op]) -> bool {
 /// A wait for an mbarrier by each warp.
 const WAITS: Access = Access {
     bytes: Bytes::PROGRESS,
-    foot: None,
+    footprint: None,
     slot: None,
     reads: true,
     writes: false,

@@ -14,7 +14,7 @@
 //!
 //! What nobody has waited for is no business of barriers: the wait is the user's to write.
 use super::bytes::{Bytes, Space};
-use super::footprint::{Foot, Meeting};
+use super::footprint::{FootprintId, Meeting};
 use crate::kernel_ir::effects::{Completion, Proxy};
 use crate::kernel_ir::rings::Part;
 use crate::kernel_ir::{Alloc, Group, Value, WaitScope};
@@ -29,7 +29,7 @@ const MANY: u32 = 8;
 pub struct Access {
     pub bytes: Bytes,
     /// Who touches what of them, if that is known.
-    pub foot: Option<Foot>,
+    pub footprint: Option<FootprintId>,
     /// The slot that all of it lies in.
     pub slot: Option<Part>,
     pub reads: bool,
@@ -79,7 +79,7 @@ impl Ends {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pending {
     pub bytes: Bytes,
-    pub foot: Option<Foot>,
+    pub footprint: Option<FootprintId>,
     /// It was made in a slot of this ring, before anybody can have known that the slot's next refill is over: before that was issued.
     before_refill: Option<Alloc>,
     /// A slot that none of it is in, as its refill says that was waited for.
@@ -116,8 +116,8 @@ impl Pending {
             (a, b) => a.is_like(b) && a.join(b) == a,
         };
         self.bytes.covers(&other.bytes)
-            && (self.foot.is_none()
-                || self.foot == other.foot && (self.since == Since::Before || self.since == other.since))
+            && (self.footprint.is_none()
+                || self.footprint == other.footprint && (self.since == Since::Before || self.since == other.since))
             && (self.before_refill.is_none() || self.before_refill == other.before_refill)
             && (self.outside.is_none() || self.outside == other.outside)
             && (self.reads || !other.reads)
@@ -273,8 +273,12 @@ pub enum Need {
     Group,
 }
 
-/// The one rule: what `new` needs before it because of `old`. `meeting`: of an earlier foot (of an earlier iteration?) and a later one.
-pub fn conflict(old: &Pending, new: &Access, meeting: &mut impl FnMut((Foot, Since), Foot) -> Meeting) -> Option<Need> {
+/// The one rule: what `new` needs before it because of `old`. `meeting`: of an earlier footprint (of an earlier iteration?) and a later one.
+pub fn conflict(
+    old: &Pending,
+    new: &Access,
+    meeting: &mut impl FnMut((FootprintId, Since), FootprintId) -> Meeting,
+) -> Option<Need> {
     let is_outside = old.outside.is_some() && old.outside == new.slot;
     if !(old.writes || new.writes) || !old.bytes.overlap(&new.bytes) || is_outside {
         return None;
@@ -291,7 +295,7 @@ pub fn conflict(old: &Pending, new: &Access, meeting: &mut impl FnMut((Foot, Sin
         (End::Lanes { met } | End::Issuer { met }, By::Lanes | By::Issuer) => Some(met),
         (End::Lanes { .. } | End::Issuer { .. } | End::Warps | End::Somebody, _) => None,
     };
-    let place = match (old.foot, new.foot) {
+    let place = match (old.footprint, new.footprint) {
         (Some(a), Some(b)) => meeting((a, old.since), b),
         (None, _) | (_, None) => Meeting::Anywhere,
     };
@@ -335,7 +339,7 @@ impl State {
 
     fn add(&mut self, new: Pending) {
         let same = |p: &&mut Pending| {
-            (p.bytes, p.foot, p.since) == (new.bytes, new.foot, new.since)
+            (p.bytes, p.footprint, p.since) == (new.bytes, new.footprint, new.since)
                 && (p.before_refill, p.outside) == (new.before_refill, new.outside)
                 && (p.reads, p.writes, p.generic) == (new.reads, new.writes, new.generic)
                 && p.end.is_like(new.end)
@@ -376,7 +380,7 @@ impl State {
                 }
                 None => coarse.push(Pending {
                     end,
-                    foot: None,
+                    footprint: None,
                     outside: None,
                     since: Since::Before,
                     ..*p
@@ -452,7 +456,7 @@ impl State {
         };
         self.add(Pending {
             bytes: access.bytes,
-            foot: access.foot,
+            footprint: access.footprint,
             before_refill: access
                 .slot
                 .filter(|slot| self.filled.contains(slot))
@@ -549,9 +553,9 @@ impl State {
         }
     }
 
-    /// What is pending has been begun at another time now, as `later` says of its foot.
-    pub fn later(&mut self, later: impl Fn(Foot, Since) -> Since) {
-        let since = |p: &Pending| p.foot.map_or(p.since, |foot| later(foot, p.since));
+    /// What is pending has been begun at another time now, as `later` says of its footprint.
+    pub fn later(&mut self, later: impl Fn(FootprintId, Since) -> Since) {
+        let since = |p: &Pending| p.footprint.map_or(p.since, |footprint| later(footprint, p.since));
         if self.pending.iter().any(|p| since(p) != p.since) {
             for p in std::mem::take(&mut self.pending) {
                 self.add(Pending { since: since(&p), ..p });
@@ -609,16 +613,16 @@ impl State {
         region
     }
 
-    /// A warp region is over: what happened in it is some warp's, or that warp's of which `alone` has the foot.
-    pub fn absorb(&mut self, region: &State, alone: impl Fn(&Pending) -> Option<Foot>) {
+    /// A warp region is over: what happened in it is some warp's, or that warp's of which `alone` has the footprint.
+    pub fn absorb(&mut self, region: &State, alone: impl Fn(&Pending) -> Option<FootprintId>) {
         for &p in &region.pending {
             let known = alone(&p).filter(|_| p.generic && matches!(p.end, End::Lanes { .. } | End::Warp));
-            let (foot, end) = match known {
-                Some(foot) => (Some(foot), End::Lanes { met: false }),
-                None if p.end.is_running() => (p.foot, p.end),
-                None => (p.foot, End::Somebody),
+            let (footprint, end) = match known {
+                Some(footprint) => (Some(footprint), End::Lanes { met: false }),
+                None if p.end.is_running() => (p.footprint, p.end),
+                None => (p.footprint, End::Somebody),
             };
-            self.add(Pending { foot, end, ..p });
+            self.add(Pending { footprint, end, ..p });
         }
         // Its warps ran apart: what one of them was told may follow from what another one told.
         self.forget_filled();
@@ -637,7 +641,7 @@ impl State {
     pub fn acquire_alone(&mut self) {
         self.add(Pending {
             bytes: Bytes::EVERYTHING,
-            foot: None,
+            footprint: None,
             before_refill: None,
             outside: None,
             since: Since::Now,

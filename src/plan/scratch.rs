@@ -42,9 +42,9 @@ pub struct Exchanges {
     /// Of those that take elements of an array wherever they are.
     pub takes: FxHashMap<Op, TakePlan>,
     /// Ops that pass something through scratch.
-    pub meets: SecondaryMap<Op, bool>,
+    pub rendezvous: SecondaryMap<Op, bool>,
     /// Loads of scalars that the first lane makes for itself.
-    pub leads: SecondaryMap<Op, bool>,
+    pub by_leader: SecondaryMap<Op, bool>,
     /// Scratch of each warpgroup.
     pub bytes: u32,
     /// Who needs how many bytes of it.
@@ -92,7 +92,7 @@ pub fn run(
         budget,
         polling: polling::find(kernel),
         out: Exchanges {
-            leads: leading_loads::find(kernel),
+            by_leader: leading_loads::find(kernel),
             movements,
             ..Exchanges::default()
         },
@@ -116,8 +116,15 @@ pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, 
             Err(_) if refused.as_ref().is_some_and(|(bytes, _)| *bytes <= exchanges.bytes) => {}
             Err(error) => refused = Some((exchanges.bytes, error)),
             Ok(done) => {
-                let (meets, leads) = (exchanges.meets.clone(), exchanges.leads.clone());
-                return Ok((exchanges, Allocation { meets, leads, ..done }));
+                let (rendezvous, by_leader) = (exchanges.rendezvous.clone(), exchanges.by_leader.clone());
+                return Ok((
+                    exchanges,
+                    Allocation {
+                        rendezvous,
+                        by_leader,
+                        ..done
+                    },
+                ));
             }
         }
         movements = std::mem::take(&mut exchanges.movements);
@@ -155,7 +162,7 @@ impl Planner<'_> {
             for_each_value(&self.kernel.ops[op].kind, &mut |v| {
                 is_empty |= self.kernel.ty(v).shape().contains(&0)
             });
-            self.out.meets[op] = need > 0 && !is_empty;
+            self.out.rendezvous[op] = need > 0 && !is_empty;
             let mut regions = vec![];
             for_each_region(&self.kernel.ops[op].kind, &mut |r| regions.push(r));
             for r in regions {
@@ -207,7 +214,7 @@ impl Planner<'_> {
                 Some(Look::Memory(src)) if is_scalar(data.results[0]) => {
                     // What a loop polls, and what others may write meanwhile, one thread loads for all: one load counts.
                     let is_told = self.polling.looks[op].is_some() || kernel.allocs[src.alloc].is_gmem();
-                    if is_told && !self.out.leads[op] && !kernel.is_input(src.alloc) {
+                    if is_told && !self.out.by_leader[op] && !kernel.is_input(src.alloc) {
                         TOLD
                     } else {
                         0

@@ -97,11 +97,11 @@ fn in_conflict(kernel: &Kernel, x: &Touch, y: &Touch) -> bool {
     } else {
         data.collective
     };
-    let are_apart = |(a, b): (&Option<Range<i64>>, &Option<Range<i64>>)| match (a, b) {
+    let are_disjoint = |(a, b): (&Option<Range<i64>>, &Option<Range<i64>>)| match (a, b) {
         (Some(a), Some(b)) => a.end <= b.start || b.end <= a.start,
         _ => false,
     };
-    is_other && !(x.alloc == y.alloc && x.dims.iter().zip(&y.dims).any(are_apart))
+    is_other && !(x.alloc == y.alloc && x.dims.iter().zip(&y.dims).any(are_disjoint))
 }
 
 /// One executor's way through the kernel, without the producer's loop.

@@ -16,14 +16,14 @@ use smallvec::SmallVec;
 
 /// A footprint's number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Foot(u32);
+pub struct FootprintId(u32);
 
-impl Foot {
+impl FootprintId {
     pub fn number(self) -> usize {
         self.0 as usize
     }
-    pub fn from_number(n: usize) -> Foot {
-        Foot(n as u32)
+    pub fn from_number(n: usize) -> FootprintId {
+        FootprintId(n as u32)
     }
 }
 
@@ -116,19 +116,19 @@ type Place = (Alloc, Ranges, Option<Spans>, Vec<i64>, usize);
 
 #[derive(Default)]
 pub struct Bytes {
-    feet: Vec<Footprint>,
-    numbers: FxHashMap<(Op, u8, SmallVec<[Val; 4]>), Foot>,
-    places: FxHashMap<Place, Foot>,
+    footprints: Vec<Footprint>,
+    numbers: FxHashMap<(Op, u8, SmallVec<[Val; 4]>), FootprintId>,
+    places: FxHashMap<Place, FootprintId>,
     /// What each warp touches of a footprint through a layout, by the layout's number.
-    warps: FxHashMap<(Foot, u32), Option<PerWarp>>,
+    warps: FxHashMap<(FootprintId, u32), Option<PerWarp>>,
     extents: FxHashMap<u32, Option<Extents>>,
     layouts: FxHashMap<RegisterLayout, u32>,
     layout_of: SecondaryMap<Value, Option<u32>>,
 }
 
 impl Bytes {
-    pub fn get(&self, foot: Foot) -> &Footprint {
-        &self.feet[foot.0 as usize]
+    pub fn get(&self, footprint: FootprintId) -> &Footprint {
+        &self.footprints[footprint.0 as usize]
     }
 
     /// The footprint of the `position`th use in `op`; none of what is no data of this block or device.
@@ -141,23 +141,23 @@ impl Bytes {
         op: Op,
         position: u8,
         r: &RefUse,
-    ) -> Foot {
+    ) -> FootprintId {
         let mut values = SmallVec::new();
         r.for_each_value(&mut |v| values.push(scalars.get(v)));
         let key = (op, position, values);
-        if let Some(&foot) = self.numbers.get(&key) {
-            return foot;
+        if let Some(&footprint) = self.numbers.get(&key) {
+            return footprint;
         }
         let made = footprint(kernel, assignment, allocation, scalars, r);
-        let next = Foot(self.feet.len() as u32);
+        let next = FootprintId(self.footprints.len() as u32);
         let (ranges, spans) = (made.ranges.clone(), made.spans.clone());
         let place = (made.alloc, ranges, spans, made.pattern.clone(), made.views.len());
-        let foot = *self.places.entry(place).or_insert(next);
-        if foot == next {
-            self.feet.push(made);
+        let footprint = *self.places.entry(place).or_insert(next);
+        if footprint == next {
+            self.footprints.push(made);
         }
-        self.numbers.insert(key, foot);
-        foot
+        self.numbers.insert(key, footprint);
+        footprint
     }
 
     /// The number of a value's layout.
@@ -175,12 +175,12 @@ impl Bytes {
     }
 
     /// The cells that a footprint is in.
-    pub fn cells(&self, foot: Foot) -> Vec<Cell> {
-        let foot = self.get(foot);
-        let alloc = (foot.space == Space::Device).then_some(foot.alloc);
+    pub fn cells(&self, footprint: FootprintId) -> Vec<Cell> {
+        let footprint = self.get(footprint);
+        let alloc = (footprint.space == Space::Device).then_some(footprint.alloc);
         let mut out: Vec<Cell> = vec![];
-        for &(start, end) in &foot.ranges {
-            for at in start / foot.cell..end.div_ceil(foot.cell) {
+        for &(start, end) in &footprint.ranges {
+            for at in start / footprint.cell..end.div_ceil(footprint.cell) {
                 if out.last().is_none_or(|last| last.at < at) {
                     out.push(Cell { alloc, at });
                 }
@@ -190,7 +190,7 @@ impl Bytes {
     }
 
     /// Whether the two have a byte in common.
-    pub fn overlap(&self, a: Foot, b: Foot) -> bool {
+    pub fn overlap(&self, a: FootprintId, b: FootprintId) -> bool {
         let (x, y) = (self.get(a), self.get(b));
         if a == b {
             return !x.ranges.is_empty();
@@ -205,7 +205,7 @@ impl Bytes {
     }
 
     /// Whether equal layouts through these views put the same bytes in the same lanes, or none in common.
-    pub fn same_pattern(&self, a: Foot, b: Foot) -> bool {
+    pub fn same_pattern(&self, a: FootprintId, b: FootprintId) -> bool {
         self.get(a).alloc == self.get(b).alloc && self.get(a).pattern == self.get(b).pattern
     }
 
@@ -214,34 +214,35 @@ impl Bytes {
     pub fn warps_meet(
         &mut self,
         assignment: &Assignment,
-        (a, x, p): (Foot, Option<Value>, usize),
-        (b, y, q): (Foot, Option<Value>, usize),
+        (a, x, p): (FootprintId, Option<Value>, usize),
+        (b, y, q): (FootprintId, Option<Value>, usize),
     ) -> bool {
-        let mut layout = |foot: Foot, value: Option<Value>| {
+        let mut layout = |footprint: FootprintId, value: Option<Value>| {
             let number = self.layout(assignment, value?)?;
-            self.split(assignment, foot, value?, number);
+            self.split(assignment, footprint, value?, number);
             Some(number)
         };
         let (x, y) = (layout(a, x), layout(b, y));
-        let part =
-            |foot: Foot, layout: Option<u32>, warp: usize| match layout.and_then(|l| self.warps[&(foot, l)].as_ref()) {
-                Some(parts) => &parts[warp],
-                None => &self.get(foot).ranges,
-            };
+        let part = |footprint: FootprintId, layout: Option<u32>, warp: usize| match layout
+            .and_then(|l| self.warps[&(footprint, l)].as_ref())
+        {
+            Some(parts) => &parts[warp],
+            None => &self.get(footprint).ranges,
+        };
         let (f, g) = (self.get(a), self.get(b));
         let lines = f.alloc != g.alloc && (f.swizzled || g.swizzled);
         let disjoint = || {
-            let spans = |foot, layout: Option<u32>, warp| self.spans_of_warp(foot, layout, warp);
+            let spans = |footprint, layout: Option<u32>, warp| self.spans_of_warp(footprint, layout, warp);
             f.alloc == g.alloc && are_disjoint(spans(f, x, p).as_ref(), spans(g, y, q).as_ref())
         };
         meet(part(a, x, p), part(b, y, q), lines) && !disjoint()
     }
 
     /// The positions in each dimension of the allocation that a warp touches of a footprint.
-    fn spans_of_warp(&self, foot: &Footprint, layout: Option<u32>, warp: usize) -> Option<Spans> {
-        let mut spans = foot.spans.clone()?;
+    fn spans_of_warp(&self, footprint: &Footprint, layout: Option<u32>, warp: usize) -> Option<Spans> {
+        let mut spans = footprint.spans.clone()?;
         let extents = layout.and_then(|layout| self.extents[&layout].as_ref());
-        if let (Some(kept), Some(extents)) = (&foot.kept, extents)
+        if let (Some(kept), Some(extents)) = (&footprint.kept, extents)
             && kept.len() == extents[warp].len()
         {
             for (kept, &(first, last)) in kept.iter().zip(&extents[warp]) {
@@ -254,14 +255,14 @@ impl Bytes {
     }
 
     /// Finds what each warp touches, if it can be known.
-    fn split(&mut self, assignment: &Assignment, foot: Foot, value: Value, number: u32) {
-        if self.warps.contains_key(&(foot, number)) {
+    fn split(&mut self, assignment: &Assignment, footprint: FootprintId, value: Value, number: u32) {
+        if self.warps.contains_key(&(footprint, number)) {
             return;
         }
         let parts = assignment.values[value]
             .as_ref()
-            .and_then(|layout| self.get(foot).split(layout));
-        self.warps.insert((foot, number), parts);
+            .and_then(|layout| self.get(footprint).split(layout));
+        self.warps.insert((footprint, number), parts);
         self.extents
             .entry(number)
             .or_insert_with(|| assignment.values[value].as_ref().and_then(extents));

@@ -8,7 +8,7 @@
 //! Assumed of the machine: the accesses that one warp makes to one address happen in the order of its program, whichever of
 //! its lanes make them. PTX promises that for one lane; shared memory serves a warp's instructions in order, which `stmatrix`
 //! followed by ordinary loads relies on throughout. A wait by a warp counts for all of its lanes.
-use super::bytes::{Bytes, Foot, Space, has_owners};
+use super::bytes::{Bytes, FootprintId, Space, has_owners};
 use super::clock::{ALL_WARPS, Behind, Clock, OTHERS};
 use super::finding::{Fault, Finding, Missing};
 use super::live::{Access, Completion, Live};
@@ -70,7 +70,7 @@ pub struct Actor {
     /// The warps that are here: all four, one in a warp region, the first in a feeding loop.
     pub warps: Behind,
     /// The warp region's number, if this is one: its warps run apart, and only their own accesses are in program order.
-    pub apart: Option<u32>,
+    pub warp_region: Option<u32>,
 }
 
 impl Actor {
@@ -142,15 +142,17 @@ impl Memory<'_> {
 
     /// Whether nothing can collide with an access any more.
     fn is_over(&self, bytes: &Bytes, clock: &Clock, x: &Access) -> bool {
-        let foot = bytes.get(x.foot);
-        let shared = self.kernel.num_warpgroups > 1 && foot.space == Space::Shared && self.reuse[self.root(foot.alloc)];
+        let footprint = bytes.get(x.footprint);
+        let shared = self.kernel.num_warpgroups > 1
+            && footprint.space == Space::Shared
+            && self.reuse[self.root(footprint.alloc)];
         let needed = if shared { ALL_WARPS | OTHERS } else { ALL_WARPS };
         if !x.is_behind(clock, needed) {
             return false;
         }
-        let copies = foot.space == Space::Shared || self.copied.contains(&foot.alloc);
+        let copies = footprint.space == Space::Shared || self.copied.contains(&footprint.alloc);
         let needs_fence = copies && !x.what.is_asynchronous() && !x.refilled;
-        let is_fenced = |a: usize| (0..4).all(|b| clock.is_fenced(foot.space, (a, x.made), b));
+        let is_fenced = |a: usize| (0..4).all(|b| clock.is_fenced(footprint.space, (a, x.made), b));
         !needs_fence || (0..4).all(|a| x.actor.warps >> a & 1 == 0 || is_fenced(a))
     }
 }
@@ -293,19 +295,20 @@ impl<'a> History<'a> {
         let mut waited = self.waited.clone();
         let moments = accesses.iter_mut().flat_map(Access::moments).map(|m| *m);
         let moments = Ranks::of(moments.chain(self.clock.moments()));
-        let of_accesses = accesses.iter().flat_map(|x| [x.actor.apart, x.waited_in]);
+        let of_accesses = accesses.iter().flat_map(|x| [x.actor.warp_region, x.waited_in]);
         let regions = of_accesses
-            .chain(waited.iter().map(|w| w.actor.apart))
-            .chain([actor.apart]);
+            .chain(waited.iter().map(|w| w.actor.warp_region))
+            .chain([actor.warp_region]);
         let regions = Ranks::of(regions.flatten());
         let region = |number: &mut Option<u32>| *number = number.map(|n| regions.rank(n) as u32);
         for x in &mut accesses {
             x.moments().for_each(|m| *m = moments.rank(*m) as u32);
             // Another life is another, whichever.
-            x.life = u32::from(x.life == self.life(self.bytes.get(x.foot).alloc));
+            x.life = u32::from(x.life == self.life(self.bytes.get(x.footprint).alloc));
             let groups = match x.completion {
                 Completion::BulkGroup(_) => {
-                    self.bulk_groups[usize::from(x.actor.apart.is_some())][x.actor.warps.trailing_zeros() as usize]
+                    self.bulk_groups[usize::from(x.actor.warp_region.is_some())]
+                        [x.actor.warps.trailing_zeros() as usize]
                 }
                 Completion::MmaGroup(_) => self.mmas.len() as u32,
                 Completion::Done | Completion::Mbarrier(_) => 0,
@@ -313,11 +316,11 @@ impl<'a> History<'a> {
             if let Completion::BulkGroup(n) | Completion::MmaGroup(n) = &mut x.completion {
                 *n = if x.lists.open { groups - *n } else { 0 };
             }
-            region(&mut x.actor.apart);
+            region(&mut x.actor.warp_region);
             region(&mut x.waited_in);
         }
-        waited.iter_mut().for_each(|w| region(&mut w.actor.apart));
-        let mut here = actor.apart;
+        waited.iter_mut().for_each(|w| region(&mut w.actor.warp_region));
+        let mut here = actor.warp_region;
         region(&mut here);
         let filled = self.rings.filled.iter();
         State {
@@ -362,7 +365,7 @@ impl<'a> History<'a> {
     /// The group of bulk stores that who issues them has open.
     fn bulk_group(&mut self, actor: Actor) -> &mut u32 {
         let issuer = actor.warps.trailing_zeros() as usize;
-        &mut self.bulk_groups[usize::from(actor.apart.is_some())][issuer]
+        &mut self.bulk_groups[usize::from(actor.warp_region.is_some())][issuer]
     }
 
     pub fn commit_group(&mut self, actor: Actor) {
@@ -373,7 +376,7 @@ impl<'a> History<'a> {
     /// The same by all threads: those that issued stores in warp regions, too.
     pub fn commit_groups(&mut self, actor: Actor) {
         self.commit_group(actor);
-        if actor.apart.is_none() {
+        if actor.warp_region.is_none() {
             for (warp, groups) in self.bulk_groups[1].iter_mut().enumerate() {
                 *groups += u32::from(actor.warps >> warp & 1 == 1);
             }
@@ -386,7 +389,7 @@ impl<'a> History<'a> {
         let groups = self.bulk_groups;
         self.live.wait_stores(actor, now, |access, issuer, group| {
             let covers = access.what == What::StoreRead || scope == WaitScope::Complete;
-            covers && group + n < groups[usize::from(access.actor.apart.is_some())][issuer]
+            covers && group + n < groups[usize::from(access.actor.warp_region.is_some())][issuer]
         });
     }
 
@@ -418,7 +421,7 @@ impl<'a> History<'a> {
         let now = self.clock.tick();
         self.live.wait_loads(key, actor, now);
         self.acquire();
-        if actor.is_whole() && actor.apart.is_none() {
+        if actor.is_whole() && actor.warp_region.is_none() {
             let rings = &mut self.rings;
             for &alloc in &rings.refills[key.alloc] {
                 self.live.refill((alloc, key.index));
@@ -516,9 +519,9 @@ impl<'a> History<'a> {
         }
         let mut found = vec![];
         for x in self.live.since_barrier() {
-            let apart = x.actor.apart.is_some() && x.actor.apart == actor.apart;
-            let foot = self.bytes.get(x.foot);
-            let counts = match foot.space {
+            let apart = x.actor.warp_region.is_some() && x.actor.warp_region == actor.warp_region;
+            let footprint = self.bytes.get(x.footprint);
+            let counts = match footprint.space {
                 Space::Shared => !matches!(x.what, What::LoadWrite | What::LoadRead),
                 Space::Device => matches!(x.what, What::Write | What::Atomic(_)),
             };
@@ -531,7 +534,7 @@ impl<'a> History<'a> {
                 let text = format!(
                     "{} announces, for its whole warpgroup, that {} are free or ready, which warp {a} {} at {}",
                     names(actor.warps),
-                    foot.text(self.kernel),
+                    footprint.text(self.kernel),
                     x.what.verb(),
                     name(self.kernel, x.op),
                 );
@@ -553,33 +556,47 @@ impl<'a> History<'a> {
         op: Op,
         actor: Actor,
         what: What,
-        foot: Foot,
+        footprint: FootprintId,
         value: Option<Value>,
         slot: Option<(Alloc, Val)>,
     ) {
-        self.check(op, actor, what, foot, value);
-        self.add(op, actor, what, foot, value, Completion::Done, slot);
+        self.check(op, actor, what, footprint, value);
+        self.add(op, actor, what, footprint, value, Completion::Done, slot);
     }
 
     /// A bulk load begins. `device`: none where nobody writes.
-    pub fn load(&mut self, op: Op, actor: Actor, device: Option<Foot>, shared: Foot, barrier: Option<BarrierKey>) {
+    pub fn load(
+        &mut self,
+        op: Op,
+        actor: Actor,
+        device: Option<FootprintId>,
+        shared: FootprintId,
+        barrier: Option<BarrierKey>,
+    ) {
         let issuer = actor.leader();
         self.met = false;
         self.waits_are_over(op, issuer);
         let parts = [(What::LoadRead, device), (What::LoadWrite, Some(shared))];
-        for (what, foot) in parts.iter().filter_map(|&(what, foot)| Some((what, foot?))) {
-            self.check(op, issuer, what, foot, None);
+        for (what, footprint) in parts.iter().filter_map(|&(what, footprint)| Some((what, footprint?))) {
+            self.check(op, issuer, what, footprint, None);
         }
         // Who waits for a load without a barrier is not looked at: nobody is known to be behind it.
         let Some(barrier) = barrier else { return };
         self.release();
-        for (what, foot) in parts.iter().filter_map(|&(what, foot)| Some((what, foot?))) {
-            self.add(op, issuer, what, foot, None, Completion::Mbarrier(barrier), None);
+        for (what, footprint) in parts.iter().filter_map(|&(what, footprint)| Some((what, footprint?))) {
+            self.add(op, issuer, what, footprint, None, Completion::Mbarrier(barrier), None);
         }
     }
 
     /// A bulk store begins.
-    pub fn store(&mut self, op: Op, actor: Actor, shared: Foot, device: Foot, slot: Option<(Alloc, Val)>) {
+    pub fn store(
+        &mut self,
+        op: Op,
+        actor: Actor,
+        shared: FootprintId,
+        device: FootprintId,
+        slot: Option<(Alloc, Val)>,
+    ) {
         let issuer = actor.leader();
         self.check(op, issuer, What::StoreRead, shared, None);
         self.check(op, issuer, What::StoreWrite, device, None);
@@ -589,15 +606,15 @@ impl<'a> History<'a> {
     }
 
     /// A wgmma begins, which reads these operands.
-    pub fn mma(&mut self, op: Op, actor: Actor, operands: &[(Foot, Option<(Alloc, Val)>)]) {
-        for &(foot, _) in operands {
-            self.check(op, actor, What::MmaRead, foot, None);
+    pub fn mma(&mut self, op: Op, actor: Actor, operands: &[(FootprintId, Option<(Alloc, Val)>)]) {
+        for &(footprint, _) in operands {
+            self.check(op, actor, What::MmaRead, footprint, None);
         }
         let group = Completion::MmaGroup(self.mmas.len() as u32);
         let (loc, turns) = (self.kernel.ops[op].loc, self.turns_now());
         self.mmas.push(Mma { loc, turns });
-        for &(foot, slot) in operands {
-            self.add(op, actor, What::MmaRead, foot, None, group, slot);
+        for &(footprint, slot) in operands {
+            self.add(op, actor, What::MmaRead, footprint, None, group, slot);
         }
     }
 
@@ -620,18 +637,18 @@ impl<'a> History<'a> {
         op: Op,
         actor: Actor,
         what: What,
-        foot: Foot,
+        footprint: FootprintId,
         value: Option<Value>,
         completion: Completion,
         slot: Option<(Alloc, Val)>,
     ) {
         self.met = false;
-        let life = self.life(self.bytes.get(foot).alloc);
+        let life = self.life(self.bytes.get(footprint).alloc);
         let layout = value.and_then(|v| self.bytes.layout(self.assignment, v));
         // Within the exchange in which the slot's refill was waited for, nobody can have been told of the next one.
         let before_refill = slot.filter(|slot| self.rings.filled.get(slot) == Some(&self.rings.exchange));
         let now = self.clock.tick();
-        let access = (op, what, foot, value);
+        let access = (op, what, footprint, value);
         self.live
             .add(&self.bytes, now, access, layout, actor, life, completion, before_refill);
     }
@@ -661,7 +678,7 @@ impl<'a> History<'a> {
             return;
         }
         let missed = self.waited.iter().find_map(|w| {
-            let apart = w.actor.apart.is_some() && w.actor.apart == actor.apart;
+            let apart = w.actor.warp_region.is_some() && w.actor.warp_region == actor.warp_region;
             let late = actor.warps & !w.actor.warps;
             (!apart && late != 0 && of(w)).then_some((w.op, w.actor.warps, late))
         });
@@ -679,13 +696,13 @@ impl<'a> History<'a> {
     }
 
     /// Everything earlier that this access collides with and that nothing orders before it.
-    fn check(&mut self, op: Op, actor: Actor, what: What, foot: Foot, value: Option<Value>) {
-        let space = self.bytes.get(foot).space;
+    fn check(&mut self, op: Op, actor: Actor, what: What, footprint: FootprintId, value: Option<Value>) {
+        let space = self.bytes.get(footprint).space;
         self.others_have_waited(op, actor, |_| true);
         let mut found = vec![];
         let mut near = std::mem::take(&mut self.near);
         let is_over = |x: &Access| self.memory.is_over(&self.bytes, &self.clock, x);
-        self.live.near(&self.bytes, foot, is_over, &mut near);
+        self.live.near(&self.bytes, footprint, is_over, &mut near);
         for &i in &near {
             let old = self.live.get(i);
             let same_atomic = matches!((old.what, what), (What::Atomic(a), What::Atomic(b)) if a == b);
@@ -693,7 +710,7 @@ impl<'a> History<'a> {
                 continue;
             }
             let old = *old;
-            if let Some(one) = self.collide(&old, op, actor, what, foot, value) {
+            if let Some(one) = self.collide(&old, op, actor, what, footprint, value) {
                 found.push((old.op, one));
             }
         }
@@ -719,14 +736,17 @@ impl<'a> History<'a> {
         op: Op,
         actor: Actor,
         what: What,
-        foot: Foot,
+        footprint: FootprintId,
         value: Option<Value>,
     ) -> Option<(Fault, Missing, String)> {
         // Warps of one region run apart: only what one of them does is in order.
-        if old.actor.apart.is_some() && old.actor.apart == actor.apart && old.actor.warps & actor.warps == 0 {
+        if old.actor.warp_region.is_some()
+            && old.actor.warp_region == actor.warp_region
+            && old.actor.warps & actor.warps == 0
+        {
             return None;
         }
-        let (was, is) = (self.bytes.get(old.foot), self.bytes.get(foot));
+        let (was, is) = (self.bytes.get(old.footprint), self.bytes.get(footprint));
         let (alloc, old_alloc, space) = (is.alloc, was.alloc, is.space);
         let reused = space == Space::Shared
             && (self.memory.root(old_alloc) != self.memory.root(alloc) || old.life != self.life(alloc));
@@ -734,7 +754,7 @@ impl<'a> History<'a> {
             return None; // what was there before a scope began is nobody's
         }
         let before = |this: &Self| {
-            let place = this.bytes.get(foot).text(this.kernel);
+            let place = this.bytes.get(footprint).text(this.kernel);
             format!("{place}, which {} {}", this.name(old.op), old.what.verb())
         };
         if old.what.is_asynchronous() && old.behind_any(&self.clock) & ALL_WARPS == 0 {
@@ -758,7 +778,7 @@ impl<'a> History<'a> {
                 format!("{} and may still be doing so", before(self)),
             ));
         }
-        if old.waited_in.is_some() && old.waited_in == actor.apart {
+        if old.waited_in.is_some() && old.waited_in == actor.warp_region {
             return None; // one warp of the region would have to tell the other
         }
         let demanded = self.automatic || reused || old.what == What::StoreRead && what.writes();
@@ -784,7 +804,7 @@ impl<'a> History<'a> {
         }
         let mut pairs: SmallVec<[(usize, usize); 16]> = pairs().collect();
         if suspicious {
-            pairs = self.owners_meet(old, what, foot, value, pairs);
+            pairs = self.owners_meet(old, what, footprint, value, pairs);
         }
         let users_fence = !reused && matches!(what, What::StoreRead | What::MmaRead);
         if let Some(&(a, b)) = pairs.iter().find(|&&pair| is_late(self, pair)) {
@@ -831,20 +851,23 @@ impl<'a> History<'a> {
         &mut self,
         old: &Access,
         what: What,
-        foot: Foot,
+        footprint: FootprintId,
         value: Option<Value>,
         pairs: SmallVec<[(usize, usize); 16]>,
     ) -> SmallVec<[(usize, usize); 16]> {
         // Of several copies of an element one is stored, by a warp that holds it.
-        let part_of = |what: What, foot: Foot, value: Option<Value>| match what {
+        let part_of = |what: What, footprint: FootprintId, value: Option<Value>| match what {
             What::Read => value,
-            _ => value.filter(|_| self.has_bytes(foot)),
+            _ => value.filter(|_| self.has_bytes(footprint)),
         };
-        let (x, y) = (part_of(old.what, old.foot, old.value), part_of(what, foot, value));
+        let (x, y) = (
+            part_of(old.what, old.footprint, old.value),
+            part_of(what, footprint, value),
+        );
         let layout = |v: Option<Value>| v.and_then(|v| self.assignment.values[v].as_ref());
         if let (Some(a), Some(b)) = (layout(x), layout(y))
-            && self.bytes.same_pattern(old.foot, foot)
-            && self.has_bytes(foot)
+            && self.bytes.same_pattern(old.footprint, footprint)
+            && self.has_bytes(footprint)
             && a == b
             && has_owners(a)
         {
@@ -853,13 +876,13 @@ impl<'a> History<'a> {
         let (bytes, assignment) = (&mut self.bytes, self.assignment);
         pairs
             .into_iter()
-            .filter(|&(a, b)| bytes.warps_meet(assignment, (old.foot, x, a), (foot, y, b)))
+            .filter(|&(a, b)| bytes.warps_meet(assignment, (old.footprint, x, a), (footprint, y, b)))
             .collect()
     }
 
     /// Whether elements share no byte.
-    fn has_bytes(&self, foot: Foot) -> bool {
-        match &self.kernel.allocs[self.bytes.get(foot).alloc].kind {
+    fn has_bytes(&self, footprint: FootprintId) -> bool {
+        match &self.kernel.allocs[self.bytes.get(footprint).alloc].kind {
             AllocKind::Smem { dtype, .. } | AllocKind::Gmem { dtype, .. } => dtype.bits() >= 8,
             AllocKind::SmemUnion
             | AllocKind::Tmem { .. }

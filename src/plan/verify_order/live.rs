@@ -2,7 +2,7 @@
 //!
 //! However long the path, a new access is held against those few that are live in its bytes: each is listed at its footprint, and each
 //! footprint knows those that it overlaps. An access leaves when every warp is behind it, or when a later one stands for it.
-use super::bytes::{Bytes, Cell, Foot};
+use super::bytes::{Bytes, Cell, FootprintId};
 use super::clock::{ALL_WARPS, Behind, Clock, Moment};
 use super::history::{Actor, BarrierKey, What};
 use super::scalars::Val;
@@ -35,7 +35,7 @@ pub struct Lists {
 pub struct Access {
     pub op: Op,
     pub what: What,
-    pub foot: Foot,
+    pub footprint: FootprintId,
     /// The value whose layout says which warp touches what.
     pub value: Option<Value>,
     /// The layout's number.
@@ -101,9 +101,9 @@ pub struct Live {
     /// What is live at each footprint.
     at: Vec<Vec<u32>>,
     /// The footprints that each one has a byte in common with.
-    overlaps: Vec<Vec<Foot>>,
+    overlaps: Vec<Vec<FootprintId>>,
     /// Those that are in a cell.
-    cells: FxHashMap<Cell, Vec<Foot>>,
+    cells: FxHashMap<Cell, Vec<FootprintId>>,
     /// Those that not everybody has waited for yet, who issued them.
     loads: FxHashMap<Alloc, Vec<u32>>,
     stores: Vec<u32>,
@@ -132,9 +132,9 @@ impl Live {
     }
 
     /// Finds out what new footprints overlap, up to this one.
-    fn register(&mut self, bytes: &Bytes, foot: Foot) {
-        while self.overlaps.len() <= foot.number() {
-            let new = Foot::from_number(self.overlaps.len());
+    fn register(&mut self, bytes: &Bytes, footprint: FootprintId) {
+        while self.overlaps.len() <= footprint.number() {
+            let new = FootprintId::from_number(self.overlaps.len());
             let mut near = vec![];
             for cell in bytes.cells(new) {
                 let others = self.cells.entry(cell).or_default();
@@ -158,7 +158,7 @@ impl Live {
         &mut self,
         bytes: &Bytes,
         now: Moment,
-        (op, what, foot, value): (Op, What, Foot, Option<Value>),
+        (op, what, footprint, value): (Op, What, FootprintId, Option<Value>),
         layout: Option<u32>,
         actor: Actor,
         life: u32,
@@ -171,8 +171,8 @@ impl Live {
             set.0 = actor.warps & 1 << a;
         }
         let i = self.all.len() as u32;
-        self.register(bytes, foot);
-        let here = &mut self.at[foot.number()];
+        self.register(bytes, footprint);
+        let here = &mut self.at[footprint.number()];
         // The later one stands for an earlier one of the same op, or by the same warps to the same bytes, laid out alike, all at once.
         here.retain(|&j| {
             let old = &mut self.all[j as usize];
@@ -185,7 +185,7 @@ impl Live {
         self.all.push(Access {
             op,
             what,
-            foot,
+            footprint,
             value,
             layout,
             actor,
@@ -212,10 +212,16 @@ impl Live {
     }
 
     /// Live accesses to bytes of a footprint, oldest first. Those that are `over` go.
-    pub fn near(&mut self, bytes: &Bytes, foot: Foot, over: impl Fn(&Access) -> bool, found: &mut Vec<u32>) {
+    pub fn near(
+        &mut self,
+        bytes: &Bytes,
+        footprint: FootprintId,
+        over: impl Fn(&Access) -> bool,
+        found: &mut Vec<u32>,
+    ) {
         found.clear();
-        self.register(bytes, foot);
-        for other in &self.overlaps[foot.number()] {
+        self.register(bytes, footprint);
+        for other in &self.overlaps[footprint.number()] {
             self.at[other.number()].retain(|&i| {
                 let access = &mut self.all[i as usize];
                 access.gone |= over(access);
@@ -282,7 +288,7 @@ impl Live {
             {
                 let issuer = access.issuer();
                 if access.own[issuer].0 == 0 {
-                    access.waited_in = actor.apart;
+                    access.waited_in = actor.warp_region;
                 }
                 access.wait(issuer, actor.warps, now);
                 recent.push(i);
@@ -302,7 +308,7 @@ impl Live {
                 && covers(access, issuer, group)
             {
                 access.wait(issuer, waits, now);
-                access.waited_in = actor.apart;
+                access.waited_in = actor.warp_region;
                 recent.push(i);
             }
             !access.gone && access.own[issuer].0 == 0

@@ -155,7 +155,7 @@ impl Slicer<'_> {
             Class::Control(Control::While { .. }) => self.polling.loops.contains(op),
             Class::Control(Control::For { .. } | Control::Switch { .. }) => false,
         };
-        if !does_something && !self.allocation.meets[op] {
+        if !does_something && !self.allocation.rendezvous[op] {
             return;
         }
         self.walk(op);

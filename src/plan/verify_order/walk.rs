@@ -4,7 +4,7 @@
 //! number of rounds from none to three and each arm is a path of its own; what has been chosen stays chosen for equal scalars. A loop is
 //! not walked where its rounds repeat: once a turn of its rings has left the history as it was, and as long as every number that decides
 //! about anything is what it was in that turn ([`evolution`](super::evolution)), the next ones find nothing new.
-use super::bytes::{Bytes, Foot, Space};
+use super::bytes::{Bytes, FootprintId, Space};
 use super::clock::ALL_WARPS;
 use super::evolution::Change;
 use super::finding::{Finding, Report};
@@ -72,7 +72,7 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
         start: Start::default(),
         max_rounds: u64::MAX,
         first_scope: true,
-        regions_apart: 0,
+        warp_regions: 0,
         steps: 0,
         stopped: false,
         shortened: false,
@@ -272,7 +272,7 @@ struct Walk<'a> {
     max_rounds: u64,
     first_scope: bool,
     /// Warp regions entered on this path.
-    regions_apart: u32,
+    warp_regions: u32,
     steps: usize,
     stopped: bool,
     shortened: bool,
@@ -326,14 +326,14 @@ impl<'a> Walk<'a> {
             self.choices.at = 0;
             self.scalars.restart();
             self.first_scope = true;
-            self.regions_apart = 0;
+            self.warp_regions = 0;
             self.steps = 0;
             self.stopped = false;
             self.shortened = false;
             self.history.restart(self.start);
             let everybody = Actor {
                 warps: ALL_WARPS,
-                apart: None,
+                warp_region: None,
             };
             self.region(self.kernel.body, everybody);
             if !self.stopped && !self.shortened {
@@ -369,7 +369,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn foot(&mut self, op: Op, position: u8, r: &RefUse) -> Foot {
+    fn footprint(&mut self, op: Op, position: u8, r: &RefUse) -> FootprintId {
         let bytes: &mut Bytes = &mut self.history.bytes;
         bytes.of(
             self.kernel,
@@ -397,7 +397,7 @@ impl<'a> Walk<'a> {
 
     /// A barrier that an op's lowering holds: of the warp in warp regions, else of the warpgroup.
     fn meet(&mut self, op: Op, actor: Actor) {
-        if actor.apart.is_some() {
+        if actor.warp_region.is_some() {
             return;
         }
         let name = self.kernel.ops[op].kind.name();
@@ -427,22 +427,23 @@ impl<'a> Walk<'a> {
         }
         if is_gmem && !self.written[r.alloc] {
             // It is nobody's but the outside's.
-            if self.allocation.meets[op] {
+            if self.allocation.rendezvous[op] {
                 self.meet(op, actor);
             }
             return;
         }
-        let (foot, slot) = (self.foot(op, 0, r), self.slot(r));
+        let (footprint, slot) = (self.footprint(op, 0, r), self.slot(r));
         if !self.is_scalar(result) {
-            self.history.touch(op, actor, What::Read, foot, Some(result), slot);
-        } else if self.allocation.meets[op] || self.allocation.leads[op] {
+            self.history.touch(op, actor, What::Read, footprint, Some(result), slot);
+        } else if self.allocation.rendezvous[op] || self.allocation.by_leader[op] {
             // One lane reads, and tells the others if they want to know.
-            self.history.touch(op, actor.leader(), What::Read, foot, None, slot);
-            if self.allocation.meets[op] {
+            self.history
+                .touch(op, actor.leader(), What::Read, footprint, None, slot);
+            if self.allocation.rendezvous[op] {
                 self.meet(op, actor);
             }
         } else {
-            self.history.touch(op, actor, What::Read, foot, None, slot);
+            self.history.touch(op, actor, What::Read, footprint, None, slot);
         }
     }
 
@@ -450,20 +451,20 @@ impl<'a> Walk<'a> {
         if !self.is_watched(r) {
             return;
         }
-        let (foot, slot) = (self.foot(op, 0, r), self.slot(r));
+        let (footprint, slot) = (self.footprint(op, 0, r), self.slot(r));
         if r.shape.is_empty() {
-            self.history.touch(op, actor.leader(), what, foot, None, slot);
+            self.history.touch(op, actor.leader(), what, footprint, None, slot);
         } else {
             let value = Some(value).filter(|v| !self.is_scalar(*v));
-            self.history.touch(op, actor, what, foot, value, slot);
+            self.history.touch(op, actor, what, footprint, value, slot);
         }
     }
 
     /// Any lane touches any element of the view.
     fn touch_anywhere(&mut self, op: Op, actor: Actor, what: What, r: &RefUse) {
         if self.is_watched(r) {
-            let (foot, slot) = (self.foot(op, 0, r), self.slot(r));
-            self.history.touch(op, actor, what, foot, None, slot);
+            let (footprint, slot) = (self.footprint(op, 0, r), self.slot(r));
+            self.history.touch(op, actor, what, footprint, None, slot);
         }
     }
 
@@ -484,7 +485,7 @@ impl<'a> Walk<'a> {
         match &data.kind {
             pure_ops!() | OpKind::OptimizationBarrier { .. } | OpKind::AccInit { .. } | OpKind::AccRead { .. } => {
                 self.scalars.op(op);
-                if self.allocation.meets[op] {
+                if self.allocation.rendezvous[op] {
                     self.meet(op, actor);
                 }
             }
@@ -507,8 +508,8 @@ impl<'a> Walk<'a> {
             }
             OpKind::LoadMasked { src, mask: _ } | OpKind::LoadAt { src, at: _, mask: _ } => {
                 if self.is_watched(src) && self.written[src.alloc] {
-                    let (foot, slot) = (self.foot(op, 0, src), self.slot(src));
-                    self.history.touch(op, actor, What::Read, foot, None, slot);
+                    let (footprint, slot) = (self.footprint(op, 0, src), self.slot(src));
+                    self.history.touch(op, actor, What::Read, footprint, None, slot);
                 }
                 self.forget_results(op);
             }
@@ -532,16 +533,16 @@ impl<'a> Walk<'a> {
                 }
                 for (i, r) in refs.iter().enumerate().filter(|(_, r)| r.elem != Elem::Barrier) {
                     if self.is_watched(r) && !self.kernel.is_input(r.alloc) {
-                        let foot = self.foot(op, i as u8, r);
+                        let footprint = self.footprint(op, i as u8, r);
                         let what = if code.access(i).writes() {
                             What::Write
                         } else {
                             What::Read
                         };
-                        self.history.touch(op, by, what, foot, None, None);
+                        self.history.touch(op, by, what, footprint, None, None);
                     }
                 }
-                if self.allocation.meets[op] {
+                if self.allocation.rendezvous[op] {
                     self.meet(op, actor);
                 }
                 self.history.exchange();
@@ -557,8 +558,8 @@ impl<'a> Walk<'a> {
                 oob: _,
             } => {
                 if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
-                    let from = self.written[src.alloc].then(|| self.foot(op, 0, src));
-                    let to = self.foot(op, 1, dst);
+                    let from = self.written[src.alloc].then(|| self.footprint(op, 0, src));
+                    let to = self.footprint(op, 1, dst);
                     let key = barrier.as_ref().map(|b| self.barrier(b));
                     self.history.load(op, actor, from, to, key);
                 }
@@ -571,7 +572,7 @@ impl<'a> Walk<'a> {
                 predicate,
             } => {
                 if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
-                    let (from, to) = (self.foot(op, 0, src), self.foot(op, 1, dst));
+                    let (from, to) = (self.footprint(op, 0, src), self.footprint(op, 1, dst));
                     let slot = self.slot(src);
                     self.history.store(op, actor, from, to, slot);
                 }
@@ -654,9 +655,9 @@ impl<'a> Walk<'a> {
             }
             OpKind::Wgmma { acc: _, a, b } => {
                 if self.history.all_here(op, actor, "wgmma") {
-                    let mut operands = vec![(self.foot(op, 1, b), self.slot(b))];
+                    let mut operands = vec![(self.footprint(op, 1, b), self.slot(b))];
                     if let MmaOperand::Smem(a) = a {
-                        operands.push((self.foot(op, 0, a), self.slot(a)));
+                        operands.push((self.footprint(op, 0, a), self.slot(a)));
                     }
                     self.history.mma(op, actor, &operands);
                 }
@@ -664,15 +665,15 @@ impl<'a> Walk<'a> {
             OpKind::WgmmaWait { n, accs: _ } => self.history.wait_mma(actor, *n),
             OpKind::DotInPlace { acc: _, a, b } => {
                 // What passes through scratch is there first.
-                if self.allocation.meets[op] {
+                if self.allocation.rendezvous[op] {
                     self.meet(op, actor);
                 }
                 for (i, operand) in [a, b].into_iter().enumerate() {
                     if let MmaOperand::Smem(r) = operand
                         && self.is_watched(r)
                     {
-                        let (foot, slot) = (self.foot(op, i as u8, r), self.slot(r));
-                        self.history.touch(op, actor, What::Read, foot, None, slot);
+                        let (footprint, slot) = (self.footprint(op, i as u8, r), self.slot(r));
+                        self.history.touch(op, actor, What::Read, footprint, None, slot);
                     }
                 }
                 self.forget_results(op);
@@ -1009,8 +1010,8 @@ impl<'a> Walk<'a> {
         let region = &kernel.regions[body];
         // What one of them is told may follow from what another one tells.
         self.history.exchange();
-        self.regions_apart += 1;
-        let number = self.regions_apart;
+        self.warp_regions += 1;
+        let number = self.warp_regions;
         for warp in 0..4u32 {
             if actor.warps >> warp & 1 == 0 {
                 continue;
@@ -1018,7 +1019,7 @@ impl<'a> Walk<'a> {
             self.pass(inits, &region.params);
             let one = Actor {
                 warps: 1 << warp,
-                apart: Some(number),
+                warp_region: Some(number),
             };
             self.history.turns.push((op, Turn::Warp(warp)));
             self.region(body, one);
