@@ -438,7 +438,7 @@ impl<H: Hooks> Body<H> for UnpackQuarters {
 
 /// `bfi`: `a` into `b` at `c`; `aux` is the operand of the length.
 pub struct Insert<T>(PhantomData<T>);
-impl<T: super::ops::Int, H: Hooks> Body<H> for Insert<T> {
+impl<T: super::ops::Fields, H: Hooks> Body<H> for Insert<T> {
     #[inline(always)]
     fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let (a, b) = (w.read::<T>(u.a), w.read::<T>(u.b));

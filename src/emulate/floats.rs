@@ -6,50 +6,10 @@ use super::arith::special;
 use super::hooks::Hooks;
 use super::machine::Machine;
 use super::ops::{EQUAL, GREATER, LESS, UNORDERED};
-use super::uop::{Body, Flow, Op1, Op2, Op3, Test, Uop};
+use super::uop::{Body, Flow, Op1, Op2, Op3, Test, Uop, lane_function, lane_functions};
 use super::warp::Warp;
 use crate::ptx::modifier::{CvtRound, CvtType, Modifier, Round};
 use std::marker::PhantomData;
-
-/// Lane functions as types. `scalar`: evaluated for executing lanes only. `imm` is the micro-op's.
-macro_rules! lane_functions {
-    ($($name:ident $([$scalar:ident])? $imm:ident ($($x:ident: $t:ty),+) -> $d:ty = $e:expr;)*) => {$(
-        pub struct $name;
-        lane_functions!(@ $name, [$($scalar)?], $imm, ($($x: $t),+), $d, $e);
-    )*};
-    (@flag []) => { false };
-    (@flag [scalar]) => { true };
-    (@ $name:ident, $flag:tt, $imm:ident, ($a:ident: $A:ty), $d:ty, $e:expr) => {
-        impl Op1 for $name {
-            type A = $A;
-            type D = $d;
-            const SCALAR: bool = lane_functions!(@flag $flag);
-            #[inline(always)]
-            fn f($imm: u32, $a: $A) -> $d { let _ = $imm; $e }
-        }
-    };
-    (@ $name:ident, $flag:tt, $imm:ident, ($a:ident: $A:ty, $b:ident: $B:ty), $d:ty, $e:expr) => {
-        impl Op2 for $name {
-            type A = $A;
-            type B = $B;
-            type D = $d;
-            const SCALAR: bool = lane_functions!(@flag $flag);
-            #[inline(always)]
-            fn f($imm: u32, $a: $A, $b: $B) -> $d { let _ = $imm; $e }
-        }
-    };
-    (@ $name:ident, $flag:tt, $imm:ident, ($a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty), $d:ty, $e:expr) => {
-        impl Op3 for $name {
-            type A = $A;
-            type B = $B;
-            type C = $C;
-            type D = $d;
-            const SCALAR: bool = lane_functions!(@flag $flag);
-            #[inline(always)]
-            fn f($imm: u32, $a: $A, $b: $B, $c: $C) -> $d { let _ = $imm; $e }
-        }
-    };
-}
 
 /// The rounding at a position of its enum.
 pub fn rounding(imm: u32) -> Rounding {
@@ -64,179 +24,113 @@ pub fn rounding(imm: u32) -> Rounding {
 const SIGN_32: u32 = 0x8000_0000;
 
 lane_functions! {
-    AddF32 imm (a: u32, b: u32) -> u32 = float::add_f32(a, b);
-    SubF32 imm (a: u32, b: u32) -> u32 = float::sub_f32(a, b);
-    MulF32 imm (a: u32, b: u32) -> u32 = float::mul_f32(a, b);
-    FmaF32 imm (a: u32, b: u32, c: u32) -> u32 = float::fma_f32::<true>(a, b, c);
-    FmaF32Slow imm (a: u32, b: u32, c: u32) -> u32 = float::fma_f32::<false>(a, b, c);
-    AddFtzF32 imm (a: u32, b: u32) -> u32 = float::add_ftz_f32(a, b);
-    SubFtzF32 imm (a: u32, b: u32) -> u32 = float::sub_ftz_f32(a, b);
-    MulFtzF32 imm (a: u32, b: u32) -> u32 = float::mul_ftz_f32(a, b);
-    FmaFtzF32 imm (a: u32, b: u32, c: u32) -> u32 = float::fma_ftz_f32(a, b, c);
-    // `imm` is the rounding.
-    AddRoundedF32 [scalar] imm (a: u32, b: u32) -> u32 = float::add_rounded_f32(a, b, rounding(imm));
-    SubRoundedF32 [scalar] imm (a: u32, b: u32) -> u32 = float::add_rounded_f32(a, negated(b), rounding(imm));
-    MulRoundedF32 [scalar] imm (a: u32, b: u32) -> u32 = float::mul_rounded_f32(a, b, rounding(imm));
-    FmaRoundedF32 [scalar] imm (a: u32, b: u32, c: u32) -> u32 = float::fma_rounded_f32(a, b, c, rounding(imm));
-    DivF32 imm (a: u32, b: u32) -> u32 = float::div_f32(a, b);
-    RcpF32 imm (a: u32) -> u32 = float::rcp_f32(a);
-    SqrtF32 imm (a: u32) -> u32 = float::sqrt_f32(a);
-    DivFtzF32 [scalar] imm (a: u32, b: u32) -> u32 = float::flush_f32(float::div_f32(float::flush_f32(a), float::flush_f32(b)));
-    RcpFtzF32 imm (a: u32) -> u32 = float::flush_f32(float::rcp_f32(float::flush_f32(a)));
-    SqrtFtzF32 imm (a: u32) -> u32 = float::flush_f32(float::sqrt_f32(float::flush_f32(a)));
-    NegF32 imm (a: u32) -> u32 = float::neg_f32(a);
-    AbsF32 imm (a: u32) -> u32 = float::abs_f32(a);
-    NegFtzF32 imm (a: u32) -> u32 = float::flush_f32(float::neg_f32(a));
-    AbsFtzF32 imm (a: u32) -> u32 = float::flush_f32(float::abs_f32(a));
-    CopysignF32 imm (a: u32, b: u32) -> u32 = float::copysign_f32(a, b);
-    MinF32 imm (a: u32, b: u32) -> u32 = float::min_f32(a, b);
-    MaxF32 imm (a: u32, b: u32) -> u32 = float::max_f32(a, b);
-    MinNanF32 imm (a: u32, b: u32) -> u32 = float::min_nan_f32(a, b);
-    MaxNanF32 imm (a: u32, b: u32) -> u32 = float::max_nan_f32(a, b);
-    AddF64 imm (a: u64, b: u64) -> u64 = float::add_f64(a, b);
-    SubF64 imm (a: u64, b: u64) -> u64 = float::sub_f64(a, b);
-    MulF64 imm (a: u64, b: u64) -> u64 = float::mul_f64(a, b);
-    FmaF64 imm (a: u64, b: u64, c: u64) -> u64 = float::fma_f64(a, b, c);
-    DivF64 imm (a: u64, b: u64) -> u64 = float::div_f64(a, b);
-    RcpF64 imm (a: u64) -> u64 = float::rcp_f64(a);
-    SqrtF64 imm (a: u64) -> u64 = float::sqrt_f64(a);
-    NegF64 imm (a: u64) -> u64 = float::neg_f64(a);
-    AbsF64 imm (a: u64) -> u64 = float::abs_f64(a);
-    CopysignF64 imm (a: u64, b: u64) -> u64 = float::copysign_f64(a, b);
-    MinF64 imm (a: u64, b: u64) -> u64 = float::min_f64(a, b);
-    MaxF64 imm (a: u64, b: u64) -> u64 = float::max_f64(a, b);
-    AddF16 imm (a: u16, b: u16) -> u16 = float::add_f16(a, b);
-    SubF16 imm (a: u16, b: u16) -> u16 = float::sub_f16(a, b);
-    MulF16 imm (a: u16, b: u16) -> u16 = float::mul_f16(a, b);
-    FmaF16 imm (a: u16, b: u16, c: u16) -> u16 = float::fma_f16(a, b, c);
-    NegF16 imm (a: u16) -> u16 = float::neg_f16(a);
-    AbsF16 imm (a: u16) -> u16 = float::abs_f16(a);
-    MinF16 imm (a: u16, b: u16) -> u16 = float::min_f16(a, b);
-    MaxF16 imm (a: u16, b: u16) -> u16 = float::max_f16(a, b);
-    MinNanF16 imm (a: u16, b: u16) -> u16 = float::min_nan_f16(a, b);
-    MaxNanF16 imm (a: u16, b: u16) -> u16 = float::max_nan_f16(a, b);
-    AddBF16 imm (a: u16, b: u16) -> u16 = float::add_bf16(a, b);
-    SubBF16 imm (a: u16, b: u16) -> u16 = float::sub_bf16(a, b);
-    MulBF16 imm (a: u16, b: u16) -> u16 = float::mul_bf16(a, b);
-    FmaBF16 imm (a: u16, b: u16, c: u16) -> u16 = float::fma_bf16(a, b, c);
-    NegBF16 imm (a: u16) -> u16 = float::neg_bf16(a);
-    AbsBF16 imm (a: u16) -> u16 = float::abs_bf16(a);
-    MinBF16 imm (a: u16, b: u16) -> u16 = float::min_bf16(a, b);
-    MaxBF16 imm (a: u16, b: u16) -> u16 = float::max_bf16(a, b);
-    MinNanBF16 imm (a: u16, b: u16) -> u16 = float::min_nan_bf16(a, b);
-    MaxNanBF16 imm (a: u16, b: u16) -> u16 = float::max_nan_bf16(a, b);
-    Ex2F16 [scalar] imm (a: u16) -> u16 = special::ex2_approx_f16(a);
-    Ex2BF16 [scalar] imm (a: u16) -> u16 = special::ex2_approx_ftz_bf16(a);
-    TanhF16 [scalar] imm (a: u16) -> u16 = special::tanh_approx_f16(a);
-    TanhBF16 [scalar] imm (a: u16) -> u16 = special::tanh_approx_bf16(a);
-    RcpSeedF64 [scalar] imm (a: u64) -> u64 = special::rcp_approx_ftz_f64(a);
-    RsqrtSeedF64 [scalar] imm (a: u64) -> u64 = special::rsqrt_approx_ftz_f64(a);
+    AddF32 (a: u32, b: u32) -> u32 = float::add_f32(a, b);
+    SubF32 (a: u32, b: u32) -> u32 = float::sub_f32(a, b);
+    MulF32 (a: u32, b: u32) -> u32 = float::mul_f32(a, b);
+    FmaF32 (a: u32, b: u32, c: u32) -> u32 = float::fma_f32::<true>(a, b, c);
+    FmaF32Slow (a: u32, b: u32, c: u32) -> u32 = float::fma_f32::<false>(a, b, c);
+    AddFtzF32 (a: u32, b: u32) -> u32 = float::add_ftz_f32(a, b);
+    SubFtzF32 (a: u32, b: u32) -> u32 = float::sub_ftz_f32(a, b);
+    MulFtzF32 (a: u32, b: u32) -> u32 = float::mul_ftz_f32(a, b);
+    FmaFtzF32 (a: u32, b: u32, c: u32) -> u32 = float::fma_ftz_f32(a, b, c);
+    NegF32 (a: u32) -> u32 = float::neg_f32(a);
+    AbsF32 (a: u32) -> u32 = float::abs_f32(a);
+    MinF32 (a: u32, b: u32) -> u32 = float::min_f32(a, b);
+    MaxF32 (a: u32, b: u32) -> u32 = float::max_f32(a, b);
+    MinNanF32 (a: u32, b: u32) -> u32 = float::min_nan_f32(a, b);
+    MaxNanF32 (a: u32, b: u32) -> u32 = float::max_nan_f32(a, b);
+    AddF64 (a: u64, b: u64) -> u64 = float::add_f64(a, b);
+    SubF64 (a: u64, b: u64) -> u64 = float::sub_f64(a, b);
+    MulF64 (a: u64, b: u64) -> u64 = float::mul_f64(a, b);
+    FmaF64 (a: u64, b: u64, c: u64) -> u64 = float::fma_f64(a, b, c);
+    NegF64 (a: u64) -> u64 = float::neg_f64(a);
+    AbsF64 (a: u64) -> u64 = float::abs_f64(a);
+    MinF64 (a: u64, b: u64) -> u64 = float::min_f64(a, b);
+    MaxF64 (a: u64, b: u64) -> u64 = float::max_f64(a, b);
+    AddF16 (a: u16, b: u16) -> u16 = float::add_f16(a, b);
+    SubF16 (a: u16, b: u16) -> u16 = float::sub_f16(a, b);
+    MulF16 (a: u16, b: u16) -> u16 = float::mul_f16(a, b);
+    FmaF16 (a: u16, b: u16, c: u16) -> u16 = float::fma_f16(a, b, c);
+    NegF16 (a: u16) -> u16 = float::neg_f16(a);
+    AbsF16 (a: u16) -> u16 = float::abs_f16(a);
+    MinF16 (a: u16, b: u16) -> u16 = float::min_f16(a, b);
+    MaxF16 (a: u16, b: u16) -> u16 = float::max_f16(a, b);
+    MinNanF16 (a: u16, b: u16) -> u16 = float::min_nan_f16(a, b);
+    MaxNanF16 (a: u16, b: u16) -> u16 = float::max_nan_f16(a, b);
+    AddBF16 (a: u16, b: u16) -> u16 = float::add_bf16(a, b);
+    SubBF16 (a: u16, b: u16) -> u16 = float::sub_bf16(a, b);
+    MulBF16 (a: u16, b: u16) -> u16 = float::mul_bf16(a, b);
+    FmaBF16 (a: u16, b: u16, c: u16) -> u16 = float::fma_bf16(a, b, c);
+    NegBF16 (a: u16) -> u16 = float::neg_bf16(a);
+    AbsBF16 (a: u16) -> u16 = float::abs_bf16(a);
+    MinBF16 (a: u16, b: u16) -> u16 = float::min_bf16(a, b);
+    MaxBF16 (a: u16, b: u16) -> u16 = float::max_bf16(a, b);
+    MinNanBF16 (a: u16, b: u16) -> u16 = float::min_nan_bf16(a, b);
+    MaxNanBF16 (a: u16, b: u16) -> u16 = float::max_nan_bf16(a, b);
     // Conversions that are worth a loop of their own.
-    F16ToF32 imm (a: u16) -> u32 = convert::f16_to_f32_bits(a);
-    BF16ToF32 imm (a: u16) -> u32 = convert::bf16_to_f32_bits(a);
-    F32ToF16 imm (a: u32) -> u16 = convert::f32_to_f16(a);
-    F32ToBF16 imm (a: u32) -> u16 = convert::f32_to_bf16(a);
-    S32ToF32 imm (a: i32) -> u32 = convert::s32_to_f32(a);
-    U32ToF32 imm (a: u32) -> u32 = convert::u32_to_f32(a);
-    F32ToS32 imm (a: u32) -> i32 = convert::f32_to_s32(a, ToInteger::TowardZero);
-    F32ToTf32 imm (a: u32) -> u32 = convert::f32_to_tf32_rna(a);
-    SignExtend32 imm (a: i32) -> i64 = i64::from(a);
-    ZeroExtend32 imm (a: u32) -> u64 = u64::from(a);
-    Low32 imm (a: u64) -> u32 = a as u32;
-    High32 imm (a: u64) -> u32 = (a >> 32) as u32;
-    Low16 imm (a: u32) -> u16 = a as u16;
-    ZeroExtend16 imm (a: u16) -> u32 = u32::from(a);
-    SignExtend16 imm (a: i16) -> i32 = i32::from(a);
+    F16ToF32 (a: u16) -> u32 = convert::f16_to_f32_bits(a);
+    BF16ToF32 (a: u16) -> u32 = convert::bf16_to_f32_bits(a);
+    F32ToF16 (a: u32) -> u16 = convert::f32_to_f16(a);
+    F32ToBF16 (a: u32) -> u16 = convert::f32_to_bf16(a);
+    S32ToF32 (a: i32) -> u32 = convert::s32_to_f32(a);
+    U32ToF32 (a: u32) -> u32 = convert::u32_to_f32(a);
+    F32ToS32 (a: u32) -> i32 = convert::f32_to_s32(a, ToInteger::TowardZero);
+    SignExtend32 (a: i32) -> i64 = i64::from(a);
+    ZeroExtend32 (a: u32) -> u64 = u64::from(a);
+    Low32 (a: u64) -> u32 = a as u32;
+    Low16 (a: u32) -> u16 = a as u16;
+    ZeroExtend16 (a: u16) -> u32 = u32::from(a);
+    SignExtend16 (a: i16) -> i32 = i32::from(a);
     // Packed pairs: `a` is the high half.
-    PackF16 imm (a: u32, b: u32) -> u32 = u32::from(convert::f32_to_f16(a)) << 16 | u32::from(convert::f32_to_f16(b));
-    PackBF16 imm (a: u32, b: u32) -> u32 = u32::from(convert::f32_to_bf16(a)) << 16 | u32::from(convert::f32_to_bf16(b));
+    PackF16 (a: u32, b: u32) -> u32 = u32::from(convert::f32_to_f16(a)) << 16 | u32::from(convert::f32_to_f16(b));
+    PackBF16 (a: u32, b: u32) -> u32 = u32::from(convert::f32_to_bf16(a)) << 16 | u32::from(convert::f32_to_bf16(b));
+}
+lane_functions! {
+    scalar
+    // `imm` is the rounding.
+    AddRoundedF32 [imm] (a: u32, b: u32) -> u32 = float::add_rounded_f32(a, b, rounding(imm));
+    SubRoundedF32 [imm] (a: u32, b: u32) -> u32 = float::add_rounded_f32(a, negated(b), rounding(imm));
+    MulRoundedF32 [imm] (a: u32, b: u32) -> u32 = float::mul_rounded_f32(a, b, rounding(imm));
+    FmaRoundedF32 [imm] (a: u32, b: u32, c: u32) -> u32 = float::fma_rounded_f32(a, b, c, rounding(imm));
+    Ex2F16 (a: u16) -> u16 = special::ex2_approx_f16(a);
+    Ex2BF16 (a: u16) -> u16 = special::ex2_approx_ftz_bf16(a);
+    TanhF16 (a: u16) -> u16 = special::tanh_approx_f16(a);
+    TanhBF16 (a: u16) -> u16 = special::tanh_approx_bf16(a);
     // `imm`: bits 0–1 the rounding, bit 2 `.relu`, bit 3 bf16.
-    PackRounded [scalar] imm (a: u32, b: u32) -> u32 = {
+    PackRounded [imm] (a: u32, b: u32) -> u32 = {
         let one = |x| {
             let x = if imm & 8 != 0 { convert::f32_to_bf16_rounded(x, rounding(imm & 3)) } else { convert::f32_to_f16_rounded(x, rounding(imm & 3)) };
             u32::from(if imm & 4 != 0 { float::relu_16(x) } else { x })
         };
         one(a) << 16 | one(b)
     };
-    // `imm`: bit 0 `.relu`, bit 1 e5m2.
-    PackFp8 [scalar] imm (a: u32, b: u32) -> u16 = {
-        let one = |x| relu8(imm, convert::f32_to_fp8(fp8(imm), x));
-        convert::pack_fp8(one(a), one(b))
-    };
-    PackFp8OfF16x2 [scalar] imm (a: u32) -> u16 = {
-        let one = |x| relu8(imm, convert::f16_to_fp8(fp8(imm), x));
-        convert::pack_fp8(one((a >> 16) as u16), one(a as u16))
-    };
-    UnpackFp8 [scalar] imm (a: u16) -> u32 = {
-        let one = |x| {
-            let x = convert::fp8_to_f16(fp8(imm), x);
-            u32::from(if imm & 1 != 0 { float::relu_16(x) } else { x })
-        };
-        one((a >> 8) as u8) << 16 | one(a as u8)
-    };
 }
 
 fn negated(b: u32) -> u32 {
     b ^ SIGN_32
 }
-fn fp8(imm: u32) -> Fp8 {
-    if imm & 2 != 0 { Fp8::E5m2 } else { Fp8::E4m3 }
+/// Conversions from and to fp8; `how`: bit 0 `.relu`, bit 1 e5m2.
+pub fn fp8_of_f32(how: u32, x: u32) -> u8 {
+    relu8(how, convert::f32_to_fp8(fp8(how), x))
 }
-fn relu8(imm: u32, x: u8) -> u8 {
-    if imm & 1 != 0 { convert::relu_fp8(x) } else { x }
+pub fn fp8_of_f16(how: u32, x: u16) -> u8 {
+    relu8(how, convert::f16_to_fp8(fp8(how), x))
 }
-
-/// Operands flushed first.
-pub struct FlushedF32<O>(PhantomData<O>);
-impl<O: Op2<A = u32, B = u32, D = u32>> Op2 for FlushedF32<O> {
-    type A = u32;
-    type B = u32;
-    type D = u32;
-    #[inline(always)]
-    fn f(imm: u32, a: u32, b: u32) -> u32 {
-        O::f(imm, float::flush_f32(a), float::flush_f32(b))
-    }
+pub fn f16_of_fp8(how: u32, x: u8) -> u32 {
+    let x = convert::fp8_to_f16(fp8(how), x);
+    u32::from(if how & 1 != 0 { float::relu_16(x) } else { x })
 }
-
-/// A function of 16-bit floats on both halves of pairs.
-pub struct Pairs<O>(PhantomData<O>);
-impl<O: Op1<A = u16, D = u16>> Op1 for Pairs<O> {
-    type A = u32;
-    type D = u32;
-    const SCALAR: bool = O::SCALAR;
-    #[inline(always)]
-    fn f(imm: u32, a: u32) -> u32 {
-        float::halves_1(a, |x| O::f(imm, x))
-    }
+fn fp8(how: u32) -> Fp8 {
+    if how & 2 != 0 { Fp8::E5m2 } else { Fp8::E4m3 }
 }
-impl<O: Op2<A = u16, B = u16, D = u16>> Op2 for Pairs<O> {
-    type A = u32;
-    type B = u32;
-    type D = u32;
-    const SCALAR: bool = O::SCALAR;
-    #[inline(always)]
-    fn f(imm: u32, a: u32, b: u32) -> u32 {
-        float::halves_2(a, b, |x, y| O::f(imm, x, y))
-    }
-}
-impl<O: Op3<A = u16, B = u16, C = u16, D = u16>> Op3 for Pairs<O> {
-    type A = u32;
-    type B = u32;
-    type C = u32;
-    type D = u32;
-    const SCALAR: bool = O::SCALAR;
-    #[inline(always)]
-    fn f(imm: u32, a: u32, b: u32, c: u32) -> u32 {
-        float::halves_3(a, b, c, |x, y, z| O::f(imm, x, y, z))
-    }
+fn relu8(how: u32, x: u8) -> u8 {
+    if how & 1 != 0 { convert::relu_fp8(x) } else { x }
 }
 
 /// Floats that are compared; `imm` is a set of outcomes.
 pub struct CompareF32;
-pub struct CompareFtzF32;
 pub struct CompareF64;
 pub struct CompareF16;
-pub struct CompareFtzF16;
 pub struct CompareBF16;
 macro_rules! compares {
     ($($name:ident: $t:ty, |$x:ident| $value:expr;)*) => {$(
@@ -256,10 +150,8 @@ macro_rules! compares {
 }
 compares! {
     CompareF32: u32, |x| f32::from_bits(x);
-    CompareFtzF32: u32, |x| f32::from_bits(float::flush_f32(x));
     CompareF64: u64, |x| f64::from_bits(x);
     CompareF16: u16, |x| f32::from_bits(convert::f16_to_f32_bits(x));
-    CompareFtzF16: u16, |x| f32::from_bits(convert::f16_to_f32_bits(float::flush_f16(x)));
     CompareBF16: u16, |x| f32::from_bits(convert::bf16_to_f32_bits(x));
 }
 

@@ -34,7 +34,8 @@ impl<H: Hooks> Body<H> for CheckIndex {
                 IntType::U64 => i128::from(w.read::<u64>(u.a)[lane]),
                 IntType::S64 => i128::from(w.read::<u64>(u.a)[lane] as i64),
                 IntType::U16 | IntType::U32 => i128::from(w.read::<u32>(u.a)[lane]),
-                IntType::S16 | IntType::S32 => i128::from(w.read::<u32>(u.a)[lane] as i32),
+                IntType::S16 => i128::from(w.read::<u32>(u.a)[lane] as i16),
+                IntType::S32 => i128::from(w.read::<u32>(u.a)[lane] as i32),
             };
             if check.of == Indexed::Hint {
                 if index % i128::from(check.size) != 0 {

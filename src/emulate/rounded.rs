@@ -5,7 +5,7 @@ use super::arith::float::{self, Rounding};
 use super::floats::rounding;
 use super::row::Lane;
 use super::uop::{Op1, Op2, Op3, Test};
-use crate::ptx::modifier::{DirectedRound, FloatTest, Modifier, NanMode, Round};
+use crate::ptx::modifier::{DirectedRound, FloatTest, Ftz, Modifier, NanMode, Round};
 use std::marker::PhantomData;
 
 /// How a result becomes bits: `imm` of the functions below.
@@ -27,8 +27,8 @@ impl Finish {
             DirectedRound::Rp => Round::Rp,
         })
     }
-    pub fn flushed(self, flushes: bool) -> Finish {
-        Finish(self.0 | if flushes { FLUSHES } else { 0 })
+    pub fn flushed(self, ftz: Ftz) -> Finish {
+        Finish(self.0 | if ftz == Ftz::Yes { FLUSHES } else { 0 })
     }
     pub fn saturated(self) -> Finish {
         Finish(self.0 | SATURATES)
@@ -134,67 +134,68 @@ rounded! {
     Op1 Sqrt |how, a: A| a.sqrt();
 }
 
-/// A function of scalars on both halves of pairs.
+/// A function of 16-bit scalars on both halves of pairs.
 pub struct Both<O>(PhantomData<O>);
-
-fn halves(x: u32) -> [u32; 2] {
-    [x & 0xffff, x >> 16]
+macro_rules! both {
+    ($($Op:ident($($x:ident: $X:ident),+);)+) => {$(
+        impl<O: $Op<$($X: Lane<Raw = u32>,)+ D: Lane<Raw = u32>>> $Op for Both<O> {
+            $( type $X = u32; )+
+            type D = u32;
+            const SCALAR: bool = O::SCALAR;
+            #[inline(always)]
+            fn f(imm: u32, $($x: u32),+) -> u32 {
+                let half = |at: u32| O::f(imm, $(O::$X::from_raw($x >> at & 0xffff)),+).into_raw();
+                half(0) | half(16) << 16
+            }
+        }
+    )+};
+}
+both! {
+    Op1(a: A);
+    Op2(a: A, b: B);
+    Op3(a: A, b: B, c: C);
 }
 
-impl<O: Op1<A: Lane<Raw = u32>, D: Lane<Raw = u32>>> Op1 for Both<O> {
-    type A = u32;
-    type D = u32;
-    const SCALAR: bool = true;
+/// Operands flushed first.
+pub struct Flushed<O>(PhantomData<O>);
+/// What is flushed: f16 and f32.
+pub trait Flush {
+    fn flush(self) -> Self;
+}
+impl Flush for u16 {
     #[inline(always)]
-    fn f(imm: u32, a: u32) -> u32 {
-        let [low, high] = halves(a).map(|a| O::f(imm, O::A::from_raw(a)).into_raw());
-        low | high << 16
+    fn flush(self) -> u16 {
+        float::flush_f16(self)
     }
 }
-impl<O: Op2<A: Lane<Raw = u32>, B: Lane<Raw = u32>, D: Lane<Raw = u32>>> Op2 for Both<O> {
-    type A = u32;
-    type B = u32;
-    type D = u32;
-    const SCALAR: bool = true;
+impl Flush for u32 {
     #[inline(always)]
-    fn f(imm: u32, a: u32, b: u32) -> u32 {
-        let (a, b) = (halves(a), halves(b));
-        let [low, high] = [0, 1].map(|i| O::f(imm, O::A::from_raw(a[i]), O::B::from_raw(b[i])).into_raw());
-        low | high << 16
+    fn flush(self) -> u32 {
+        float::flush_f32(self)
     }
 }
-impl<O: Op3<A: Lane<Raw = u32>, B: Lane<Raw = u32>, C: Lane<Raw = u32>, D: Lane<Raw = u32>>> Op3 for Both<O> {
-    type A = u32;
-    type B = u32;
-    type C = u32;
-    type D = u32;
-    const SCALAR: bool = true;
+impl<O: Op1<A: Flush>> Op1 for Flushed<O> {
+    type A = O::A;
+    type D = O::D;
     #[inline(always)]
-    fn f(imm: u32, a: u32, b: u32, c: u32) -> u32 {
-        let (a, b, c) = (halves(a), halves(b), halves(c));
-        let [low, high] =
-            [0, 1].map(|i| O::f(imm, O::A::from_raw(a[i]), O::B::from_raw(b[i]), O::C::from_raw(c[i])).into_raw());
-        low | high << 16
+    fn f(imm: u32, a: O::A) -> O::D {
+        O::f(imm, a.flush())
     }
 }
-
-/// Operands of f16 functions flushed first, and the result.
-pub struct FlushedF16<O>(PhantomData<O>);
-impl<O: Op1<A = u16, D = u16>> Op1 for FlushedF16<O> {
-    type A = u16;
-    type D = u16;
+impl<O: Op2<A: Flush, B: Flush>> Op2 for Flushed<O> {
+    type A = O::A;
+    type B = O::B;
+    type D = O::D;
     #[inline(always)]
-    fn f(imm: u32, a: u16) -> u16 {
-        O::f(imm, float::flush_f16(a))
+    fn f(imm: u32, a: O::A, b: O::B) -> O::D {
+        O::f(imm, a.flush(), b.flush())
     }
 }
-impl<O: Op2<A = u16, B = u16, D = u16>> Op2 for FlushedF16<O> {
-    type A = u16;
-    type B = u16;
-    type D = u16;
+impl<O: Test<A: Flush>> Test for Flushed<O> {
+    type A = O::A;
     #[inline(always)]
-    fn f(imm: u32, a: u16, b: u16) -> u16 {
-        O::f(imm, float::flush_f16(a), float::flush_f16(b))
+    fn f(imm: u32, a: O::A, b: O::A) -> bool {
+        O::f(imm, a.flush(), b.flush())
     }
 }
 

@@ -138,6 +138,47 @@ pub trait Test: 'static {
     fn f(imm: u32, a: Self::A, b: Self::A) -> bool;
 }
 
+/// A lane function as a type: whether it is scalar, the name of `imm` if it looks at it, parameters, result.
+macro_rules! lane_function {
+    ($name:ty, $scalar:literal, ($($imm:ident)?), ($a:ident: $A:ty), $d:ty, $e:expr) => {
+        lane_function!(@ Op1 $name, $scalar, ($($imm)?), ($a: $A), (A = $A,), $d, $e);
+    };
+    ($name:ty, $scalar:literal, ($($imm:ident)?), ($a:ident: $A:ty, $b:ident: $B:ty), $d:ty, $e:expr) => {
+        lane_function!(@ Op2 $name, $scalar, ($($imm)?), ($a: $A, $b: $B), (A = $A, B = $B,), $d, $e);
+    };
+    ($name:ty, $scalar:literal, ($($imm:ident)?), ($a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty), $d:ty, $e:expr) => {
+        lane_function!(@ Op3 $name, $scalar, ($($imm)?), ($a: $A, $b: $B, $c: $C), (A = $A, B = $B, C = $C,), $d, $e);
+    };
+    (@ $Op:ident $name:ty, $scalar:literal, (), $x:tt, $X:tt, $d:ty, $e:expr) => {
+        lane_function!(@ $Op $name, $scalar, (_imm), $x, $X, $d, $e);
+    };
+    (@ $Op:ident $name:ty, $scalar:literal, ($imm:ident), ($($x:ident: $t:ty),+), ($($X:ident = $T:ty,)+), $d:ty, $e:expr) => {
+        impl $Op for $name {
+            $( type $X = $T; )+
+            type D = $d;
+            const SCALAR: bool = $scalar;
+            #[inline(always)]
+            fn f($imm: u32, $($x: $t),+) -> $d { $e }
+        }
+    };
+}
+pub(super) use lane_function;
+
+/// Lane functions with names: `Name (a: A, …) -> D = e;`, `scalar`: evaluated for executing lanes only, `[imm]`: the micro-op's.
+macro_rules! lane_functions {
+    (scalar $($(#[$doc:meta])* $name:ident $([$imm:ident])? ($($x:ident: $t:ty),+) -> $d:ty = $e:expr;)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+        lane_function!($name, true, ($($imm)?), ($($x: $t),+), $d, $e);
+    )*};
+    ($($(#[$doc:meta])* $name:ident $([$imm:ident])? ($($x:ident: $t:ty),+) -> $d:ty = $e:expr;)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+        lane_function!($name, false, ($($imm)?), ($($x: $t),+), $d, $e);
+    )*};
+}
+pub(super) use lane_functions;
+
 /// Bodies of lane functions.
 pub struct Each<O>(PhantomData<O>);
 pub struct Each2<O>(PhantomData<O>);

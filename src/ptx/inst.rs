@@ -1,4 +1,4 @@
-//! What the instruction table yields: the enum, its fields, the renaming, the visitor, requirements and effects.
+//! What the instruction table yields: the enum, its fields, the renaming, requirements and effects.
 use super::modifier::*;
 use super::operand::*;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ const fn wait_requires(acquire: Acquire) -> Requirement {
         Acquire::RelaxedCta | Acquire::RelaxedCluster => isa(86),
     }
 }
-const fn wide_slot(ty: WideType) -> Slot {
+pub const fn wide_slot(ty: WideType) -> Slot {
     match ty {
         WideType::U16 | WideType::S16 => Slot::B32,
         WideType::U32 | WideType::S32 => Slot::B64,
@@ -545,7 +545,7 @@ macro_rules! define_instructions {
     ($(
         $(#[doc = $doc:literal])*
         $method:ident $variant:ident { $( $kind:ident $field:ident : $arg:tt );* $(;)? }
-            $syntax:literal, requires [$requires:expr], effects [$effects:expr];
+            $syntax:literal, requires [$requires:expr], effects [$effects:expr] $(, computes $computes:tt)?;
     )*) => {
         /// An instruction; see [`crate::instruction_table`] for the rows.
         // `derive` does not see through macros in type position: Clone, PartialEq, Hash and Debug are written below.
@@ -665,11 +665,6 @@ macro_rules! define_instructions {
                 None
             }
 
-            /// Calls the visitor's method of this row.
-            pub fn accept<V: Visitor<R>>(&self, v: &mut V) -> V::Output {
-                match self { $( Inst::$variant { $( $field ),* } => v.$method($( $field ),*) ),* }
-            }
-
             /// Row `row` from the texts of its fields, in order; `None` when one does not fit.
             pub fn from_fields<N: Names<Reg = R>>(row: usize, texts: &[&str], names: &mut N) -> Option<Inst<R>> {
                 $(
@@ -682,12 +677,6 @@ macro_rules! define_instructions {
                 )*
                 None
             }
-        }
-
-        /// One method per row and no defaults: a new row does not compile until every machine knows it.
-        pub trait Visitor<R> {
-            type Output;
-            $( $(#[doc = $doc])* fn $method(&mut self, $( $field: &field_type!($kind $arg, R) ),*) -> Self::Output; )*
         }
     };
 }

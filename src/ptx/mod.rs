@@ -46,5 +46,5 @@ pub mod verify_ssa;
 
 pub use build::Builder;
 pub use flat::Flat;
-pub use inst::{Effects, Inst, Visitor};
+pub use inst::{Effects, Inst};
 pub use ssa::Ssa;

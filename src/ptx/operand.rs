@@ -210,7 +210,7 @@ impl<R: Copy> Tied<R> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ParamRef(pub u32);
 
-/// A field of an instruction, as visitors see it. `usize`-free: names and order are the row's.
+/// A field of an instruction. `usize`-free: names and order are the row's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Field<'a, R> {
     /// A modifier's text, e.g. `.ftz` or `s32`.

@@ -4,7 +4,7 @@
 //! ```text
 //! /// what it does, with its source
 //! method Variant { kind field: argument; … }
-//!     "syntax", requires [Requirement], effects [Effects];
+//!     "syntax", requires [Requirement], effects [Effects], computes [expression];
 //! ```
 //! `Variant` is the CamelCase of `<op>_<space>_<type>`, shortened to what tells the row from others. Kinds of fields:
 //!
@@ -24,8 +24,11 @@
 //! In the syntax `{f}` stands for field `f`, `{#f}` for `.v2`/`.v4`/`.v8` by the length of list `f` (nothing for 1),
 //! `{$f}` for that length itself, `{{` and `}}` for braces. `;` is added unless the syntax has one. A wait is one row: its syntax is a loop.
 //!
-//! Adding an instruction: one row here, one method of the emulator (rustc names it), one file test
-//! (`docs/adding-an-instruction.md`).
+//! `computes` is for what is a function of each thread's operands: `lanes!(|a: i32, b: i32| -> i32 { … })`, whose parameters are fields, or an
+//! expression that picks one by modifiers. The emulator expands it, and this room does not look at it: its names are those of
+//! `emulate/decode/rows.rs`, where its forms are described. A row without it is executed by a method of its name in `emulate/decode/`.
+//!
+//! Adding an instruction: one row here, one file test, and what does not fit `computes` (`docs/adding-an-instruction.md`).
 
 /// Expands `$callback! { rows }`.
 #[macro_export]
@@ -34,7 +37,8 @@ macro_rules! instruction_table {
 // ---------------------------------------------------------------- moves
 /// Copy of a register or an immediate.
 mov Mov { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "mov.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "mov.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(row ty, |a| { a })];
 /// A predicate from an immediate or another predicate. PTX has no `mov` of an immediate to a predicate in `.b` form.
 mov_pred MovPred { def d: [Slot::PRED]; src a: [Slot::PRED] }
     "mov.pred {d}, {a}", requires [base()], effects [PURE];
@@ -78,14 +82,18 @@ param_addr ParamAddr { def d: [Slot::B64]; param p: _ }
     "{{ .reg .b64 T; mov.b64 T, {p}; cvta.param.u64 {d}, T; }}", requires [base()], effects [PURE];
 /// The global address that a generic address stands for, and back (the same number on every machine we run on).
 cvta_to_global CvtaToGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
-    "cvta.to.global.u64 {d}, {a}", requires [base()], effects [PURE];
+    "cvta.to.global.u64 {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u64| -> u64 { a })];
 cvta_global CvtaGlobal { def d: [Slot::B64]; reg a: [Slot::B64] }
-    "cvta.global.u64 {d}, {a}", requires [base()], effects [PURE];
+    "cvta.global.u64 {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u64| -> u64 { a })];
 /// The generic address that a `shared::cta` one stands for, and back: both in 64 bits.
 cvta_shared CvtaShared { def d: [Slot::B64]; reg a: [Slot::B64] }
-    "cvta.shared.u64 {d}, {a}", requires [base()], effects [PURE];
+    "cvta.shared.u64 {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u64| -> u64 { a.wrapping_add(SHARED_WINDOW) })];
 cvta_to_shared CvtaToShared { def d: [Slot::B64]; reg a: [Slot::B64] }
-    "cvta.to.shared.u64 {d}, {a}", requires [base()], effects [PURE];
+    "cvta.to.shared.u64 {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u64| -> u64 { a.wrapping_sub(SHARED_WINDOW) })];
 /// The `shared::cluster` address of `a` (a `shared::cta` address) in the CTA of rank `rank`.
 mapa Mapa { def d: [Slot::B32]; reg a: [Slot::B32]; src rank: [Slot::B32] }
     "mapa.shared::cluster.u32 {d}, {a}, {rank}", requires [base()], effects [PURE];
@@ -95,82 +103,128 @@ getctarank Getctarank { def d: [Slot::B32]; reg a: [Slot::B32] }
 
 // ---------------------------------------------------------------- integers
 add_int AddInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "add.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "add.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(width ty, |a, b| { a.wrapping_add(b) })];
 sub_int SubInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "sub.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "sub.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(width ty, |a, b| { a.wrapping_sub(b) })];
 /// The low half of the product.
 mul_lo MulLo { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "mul.lo.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "mul.lo.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(width ty, |a, b| { a.wrapping_mul(b) })];
 /// The high half of the product.
 mul_hi MulHi { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "mul.hi.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "mul.hi.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(IntType ty, |a, b| { a.mul_hi(b) })];
 /// The whole product, twice as wide.
 mul_wide MulWide { modifier ty: WideType; def d: [wide_slot(*ty)]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "mul.wide.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "mul.wide.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(WideType ty, |a, b| -> <T as Int>::Wide { a.mul_wide(b) })];
 /// `a·b + c`, low half.
 mad_lo MadLo { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
-    "mad.lo.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "mad.lo.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(width ty, |a, b, c| { a.wrapping_mul(b).wrapping_add(c) })];
 /// `a·b + c`, twice as wide.
 mad_wide MadWide { modifier ty: WideType; def d: [wide_slot(*ty)]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [wide_slot(*ty)] }
-    "mad.wide.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "mad.wide.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(WideType ty, |a, b, c: <T as Int>::Wide| -> <T as Int>::Wide { a.mul_wide(b).wrapping_add(c) })];
 /// Quotient, truncated. Division by zero gives an unspecified value (PTX ISA 9.7.1.8): lowering guards it.
 div_int DivInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "div.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "div.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(IntType ty, scalar |a, b| { a.div(b) })];
 /// Remainder with the dividend's sign.
 rem_int RemInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "rem.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "rem.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(IntType ty, scalar |a, b| { a.rem(b) })];
 neg_int NegInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "neg.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "neg.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(width ty, |a| { a.wrapping_neg() })];
 abs_int AbsInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "abs.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "abs.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(IntType ty, |a| { a.magnitude() })];
 min_max_int MinMaxInt { modifier op: MinMax; modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [match op {
+        MinMax::Min => lanes!(IntType ty, |a, b| { a.min(b) }),
+        MinMax::Max => lanes!(IntType ty, |a, b| { a.max(b) }),
+    }];
 logic Logic { modifier op: Logic; modifier ty: LogicType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
     "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
 not Not { modifier ty: LogicType; def d: [ty.slot()]; src a: [ty.slot()] }
     "not.{ty} {d}, {a}", requires [base()], effects [PURE];
 /// Any function of three words: `lut` = the function of 0xF0, 0xCC, 0xAA.
 lop3 Lop3 { def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32]; number lut: _ }
-    "lop3.b32 {d}, {a}, {b}, {c}, {lut}", requires [base()], effects [PURE];
+    "lop3.b32 {d}, {a}, {b}, {c}, {lut}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32, b: u32, c: u32| -> u32 { integer::lop3(a, b, c, table as u8) }, table = lut)];
 /// Shift left; amounts beyond the width give 0.
 shl Shl { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [Slot::B32] }
-    "shl.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "shl.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(BitType ty, |a, b: u32| { a.shl(b) })];
 /// Shift right; amounts beyond the width give 0, or the sign.
 shr Shr { modifier ty: ShiftType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [Slot::B32] }
-    "shr.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "shr.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(ShiftType ty, |a, b: u32| { a.shr(b) })];
 /// Funnel shift of `b:a`.
 shf Shf { modifier dir: ShiftDirection; modifier amount: ShiftAmount; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
-    "shf.{dir}{amount}.b32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "shf.{dir}{amount}.b32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [match (dir, amount) {
+        (ShiftDirection::Left, ShiftAmount::Wrap) => lanes!(|a: u32, b: u32, c: u32| -> u32 { integer::shf_l(a, b, c, integer::FunnelShift::Wrap) }),
+        (ShiftDirection::Left, ShiftAmount::Clamp) => lanes!(|a: u32, b: u32, c: u32| -> u32 { integer::shf_l(a, b, c, integer::FunnelShift::Clamp) }),
+        (ShiftDirection::Right, ShiftAmount::Wrap) => lanes!(|a: u32, b: u32, c: u32| -> u32 { integer::shf_r(a, b, c, integer::FunnelShift::Wrap) }),
+        (ShiftDirection::Right, ShiftAmount::Clamp) => lanes!(|a: u32, b: u32, c: u32| -> u32 { integer::shf_r(a, b, c, integer::FunnelShift::Clamp) }),
+    }];
 /// Bytes of `b:a` picked by the nibbles of `c`.
 prmt Prmt { modifier mode: PrmtMode; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
-    "prmt.b32{mode} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "prmt.b32{mode} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [match mode {
+        PrmtMode::Bytes => lanes!(|a: u32, b: u32, c: u32| -> u32 { integer::prmt(a, b, c, integer::Permute::Generic) }),
+        _ => lanes!(scalar |a: u32, b: u32, c: u32| -> u32 { integer::prmt(a, b, c, permutation(how)) }, how = mode),
+    }];
 /// The field of `len` bits at `pos`, zero- or sign-extended.
 bfe Bfe { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src pos: [Slot::B32]; src len: [Slot::B32] }
-    "bfe.{ty} {d}, {a}, {pos}, {len}", requires [base()], effects [PURE];
+    "bfe.{ty} {d}, {a}, {pos}, {len}", requires [base()], effects [PURE],
+    computes [match ty {
+        IntType::U16 | IntType::S16 => return no("bfe of 16 bits"),
+        IntType::U32 => lanes!(|a: u32, pos: u32, len: u32| -> u32 { integer::bfe_u32(a, pos, len) }),
+        IntType::S32 => lanes!(|a: i32, pos: u32, len: u32| -> i32 { integer::bfe_s32(a, pos, len) }),
+        IntType::U64 => lanes!(|a: u64, pos: u32, len: u32| -> u64 { integer::bfe_u64(a, pos, len) }),
+        IntType::S64 => lanes!(|a: i64, pos: u32, len: u32| -> i64 { integer::bfe_s64(a, pos, len) }),
+    }];
 /// `b` with its field of `len` bits at `pos` replaced by the low bits of `a`.
 bfi Bfi { modifier ty: WordType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src pos: [Slot::B32]; src len: [Slot::B32] }
     "bfi.{ty} {d}, {a}, {b}, {pos}, {len}", requires [base()], effects [PURE];
 clz Clz { modifier ty: WordType; def d: [Slot::B32]; src a: [ty.slot()] }
-    "clz.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "clz.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(WordType ty, |a| -> u32 { a.leading_zeros() })];
 popc Popc { modifier ty: WordType; def d: [Slot::B32]; src a: [ty.slot()] }
-    "popc.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "popc.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(WordType ty, |a| -> u32 { a.count_ones() })];
 brev Brev { modifier ty: WordType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "brev.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "brev.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(WordType ty, |a| { a.reverse_bits() })];
 /// The position of the highest one (of the highest zero, when the number is negative); all ones when there is none.
 bfind Bfind { modifier ty: IntType; def d: [Slot::B32]; src a: [ty.slot()] }
-    "bfind.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "bfind.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(IntType ty, |a| -> u32 { (T::BITS - 1).wrapping_sub(a.significant().leading_zeros()) })];
 
 /// The same as the amount by which the number is to be shifted to the left, for that bit to be the highest.
 bfind_shift BfindShift { modifier ty: IntType; def d: [Slot::B32]; src a: [ty.slot()] }
-    "bfind.shiftamt.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "bfind.shiftamt.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(IntType ty, |a| -> u32 { if a.significant() == 0 { u32::MAX } else { a.significant().leading_zeros() } })];
 /// Sums and differences clamped to the range of the type.
 sat_int SatInt { modifier op: AddSub; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
-    "{op}.sat.s32 {d}, {a}, {b}", requires [base()], effects [PURE];
+    "{op}.sat.s32 {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [match op {
+        AddSub::Add => lanes!(|a: i32, b: i32| -> i32 { a.saturating_add(b) }),
+        AddSub::Sub => lanes!(|a: i32, b: i32| -> i32 { a.saturating_sub(b) }),
+    }];
 /// `a·b + c`, high half.
 mad_hi MadHi { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
-    "mad.hi.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "mad.hi.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(IntType ty, |a, b, c| { a.mul_hi(b).wrapping_add(c) })];
 mad_hi_sat MadHiSat { def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
-    "mad.hi.sat.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "mad.hi.sat.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(|a: i32, b: i32, c: i32| -> i32 { a.mul_hi(b).saturating_add(c) })];
 /// Sums and differences over several words: the condition code of each lane holds a carry, or a borrow.
 carry_op CarryOp { modifier op: CarryOp; modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
     "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [Effects::CARRY];
@@ -179,47 +233,72 @@ carry_mad CarryMad { modifier op: CarryMad; modifier ty: IntType; def d: [ty.slo
     "{op}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CARRY];
 /// The product of the low 24 bits: its low 32, or its high 32 of 48.
 mul24 Mul24 { modifier half: Half; modifier ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
-    "mul24.{half}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "mul24.{half}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32, b: u32| -> u32 { mul24(a, b, how) }, how = product24(half, ty))];
 mad24 Mad24 { modifier half: Half; modifier ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
-    "mad24.{half}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "mad24.{half}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32, b: u32, c: u32| -> u32 { mul24(a, b, how).wrapping_add(c) }, how = product24(half, ty))];
 mad24_hi_sat Mad24HiSat { def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
-    "mad24.hi.sat.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "mad24.hi.sat.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32, b: u32, c: i32| -> i32 { (mul24(a, b, how) as i32).saturating_add(c) }, how = product24(Half::Hi, Int32Type::S32))];
 /// `|a − b| + c`.
 sad Sad { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
-    "sad.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "sad.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(IntType ty, |a, b, c| { a.max(b).wrapping_sub(a.min(b)).wrapping_add(c) })];
 /// `c` plus the products of four bytes each.
 dp4a Dp4a { modifier a_ty: Int32Type; modifier b_ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
-    "dp4a.{a_ty}.{b_ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "dp4a.{a_ty}.{b_ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32, b: u32, c: u32| -> u32 { dot4(a, b, c, how) }, how = dot_signs(a_ty, b_ty))];
 /// `c` plus the products of the halves of `a` with two bytes of `b`.
 dp2a Dp2a { modifier half: Half; modifier a_ty: Int32Type; modifier b_ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
-    "dp2a.{half}.{a_ty}.{b_ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "dp2a.{half}.{a_ty}.{b_ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32, b: u32, c: u32| -> u32 { dot2(a, b, c, how) }, how = dot_half(half, a_ty, b_ty))];
 /// Sums of both halves, each wrapping by itself.
 add_pair AddPair { modifier ty: PairIntType; def d: [Slot::H16X2]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
-    "add.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "add.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(in Both |a: u16, b: u16| -> u16 { a.wrapping_add(b) })];
 min_max_pair MinMaxPair { modifier op: MinMax; modifier ty: PairIntType; def d: [Slot::H16X2]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
-    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [match (op, ty) {
+        (MinMax::Min, PairIntType::U16x2) => lanes!(in Both |a: u16, b: u16| -> u16 { a.min(b) }),
+        (MinMax::Min, PairIntType::S16x2) => lanes!(in Both |a: i16, b: i16| -> i16 { a.min(b) }),
+        (MinMax::Max, PairIntType::U16x2) => lanes!(in Both |a: u16, b: u16| -> u16 { a.max(b) }),
+        (MinMax::Max, PairIntType::S16x2) => lanes!(in Both |a: i16, b: i16| -> i16 { a.max(b) }),
+    }];
 /// The minimum or maximum, or zero where that is negative.
 min_max_relu MinMaxRelu { modifier op: MinMax; modifier ty: ReluIntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "{op}.relu.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "{op}.relu.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [match (op, ty) {
+        (MinMax::Min, ReluIntType::S16x2) => lanes!(in Both |a: i16, b: i16| -> i16 { a.min(b).max(0) }),
+        (MinMax::Min, ReluIntType::S32) => lanes!(|a: i32, b: i32| -> i32 { a.min(b).max(0) }),
+        (MinMax::Max, ReluIntType::S16x2) => lanes!(in Both |a: i16, b: i16| -> i16 { a.max(b).max(0) }),
+        (MinMax::Max, ReluIntType::S32) => lanes!(|a: i32, b: i32| -> i32 { a.max(b).max(0) }),
+    }];
 /// A mask of `b` ones from bit `a` on.
 bmsk Bmsk { modifier amount: ShiftAmount; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
-    "bmsk{amount}.b32 {d}, {a}, {b}", requires [base()], effects [PURE];
+    "bmsk{amount}.b32 {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32, b: u32| -> u32 { bit_mask(a, b, clamps != 0) }, clamps = amount)];
 /// The low `b` bits of `a`, zero- or sign-extended.
 szext Szext { modifier amount: ShiftAmount; modifier ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
-    "szext{amount}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "szext{amount}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32, b: u32| -> u32 { extended(a, b, how & 1 != 0, how & 2 != 0) }, how = amount as u32 | (ty as u32) << 1)];
 /// The position of the `nth` one of `mask` from bit `from` on, downwards if negative; all ones when there is none. A `from`
 /// above 31 is undefined (here: none).
 fns Fns { def d: [Slot::B32]; src mask: [Slot::B32]; src from: [Slot::B32]; src nth: [Slot::B32] }
-    "fns.b32 {d}, {mask}, {from}, {nth}", requires [base()], effects [PURE];
+    "fns.b32 {d}, {mask}, {from}, {nth}", requires [base()], effects [PURE],
+    computes [lanes!(|mask: u32, from: u32, nth: i32| -> u32 { nth_one(mask, from, nth) })];
 /// 1 for zero, else 0.
 cnot Cnot { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "cnot.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "cnot.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(BitType ty, |a| { T::from(a == 0) })];
 /// Both numbers clamped to 16 bits; `a` becomes the *high* half.
 cvt_pack CvtPack { modifier to: PackType; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
-    "cvt.pack.sat.{to}.s32 {d}, {a}, {b}", requires [base()], effects [PURE];
+    "cvt.pack.sat.{to}.s32 {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(|a: i32, b: i32| -> u32 { saturated(a, 16, signed != 0) << 16 | saturated(b, 16, signed != 0) }, signed = to)];
 /// Both clamped to a few bits, `b` the low ones, in front of the low bits of `c`.
 cvt_pack_into CvtPackInto { modifier to: NarrowPackType; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32] }
-    "cvt.pack.sat.{to}.s32.b32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "cvt.pack.sat.{to}.s32.b32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(|a: i32, b: i32, c: u32| -> u32 { pack_into(a, b, c, how) }, how = packed(to))];
 /// [`Inst::Lop3`], and whether its result is not zero, combined with another predicate.
 lop3_pred Lop3Pred { modifier op: OrAnd; def d: [Slot::B32]; def p: [Slot::PRED]; src a: [Slot::B32]; src b: [Slot::B32]; src c: [Slot::B32]; number lut: _; modifier negated: Inverted; reg q: [Slot::PRED] }
     "lop3.{op}.b32 {d}|{p}, {a}, {b}, {c}, {lut}, {negated}{q}", requires [isa(82)], effects [PURE];
@@ -243,16 +322,33 @@ min_max_float MinMaxFloat { modifier op: MinMax; modifier ftz: Ftz; modifier nan
     "{op}{ftz}{nan}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
 /// `b` with the sign of `a`.
 copysign Copysign { modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "copysign.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "copysign.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [match ty {
+        WideFloatType::F32 => lanes!(|a: u32, b: u32| -> u32 { float::copysign_f32(a, b) }),
+        WideFloatType::F64 => lanes!(|a: u64, b: u64| -> u64 { float::copysign_f64(a, b) }),
+    }];
 /// Correctly rounded division.
 div_float DivFloat { modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "div.rn{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "div.rn{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [match (ty, ftz) {
+        (WideFloatType::F32, Ftz::No) => lanes!(|a: u32, b: u32| -> u32 { float::div_f32(a, b) }),
+        (WideFloatType::F32, Ftz::Yes) => lanes!(scalar |a: u32, b: u32| -> u32 { flush_f32(float::div_f32(flush_f32(a), flush_f32(b))) }),
+        (WideFloatType::F64, _) => lanes!(|a: u64, b: u64| -> u64 { float::div_f64(a, b) }),
+    }];
 /// f32 division within 2 ulp: `full` has the full range, `approx` does not.
 div_approx DivApprox { modifier mode: DivMode; modifier ftz: Ftz; def d: [Slot::F32]; src a: [Slot::F32]; src b: [Slot::F32] }
     "div{mode}{ftz}.f32 {d}, {a}, {b}", requires [base()], effects [PURE];
 /// Correctly rounded reciprocal or square root.
 exact Exact { modifier op: Exact; modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "{op}.rn{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "{op}.rn{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE],
+    computes [match (op, ty, ftz) {
+        (Exact::Rcp, WideFloatType::F32, Ftz::No) => lanes!(|a: u32| -> u32 { float::rcp_f32(a) }),
+        (Exact::Rcp, WideFloatType::F32, Ftz::Yes) => lanes!(|a: u32| -> u32 { flush_f32(float::rcp_f32(flush_f32(a))) }),
+        (Exact::Rcp, WideFloatType::F64, _) => lanes!(|a: u64| -> u64 { float::rcp_f64(a) }),
+        (Exact::Sqrt, WideFloatType::F32, Ftz::No) => lanes!(|a: u32| -> u32 { float::sqrt_f32(a) }),
+        (Exact::Sqrt, WideFloatType::F32, Ftz::Yes) => lanes!(|a: u32| -> u32 { flush_f32(float::sqrt_f32(flush_f32(a))) }),
+        (Exact::Sqrt, WideFloatType::F64, _) => lanes!(|a: u64| -> u64 { float::sqrt_f64(a) }),
+    }];
 /// An approximate function of the special-function unit, f32.
 mufu Mufu { modifier op: Mufu; modifier ftz: Ftz; def d: [Slot::F32]; src a: [Slot::F32] }
     "{op}.approx{ftz}.f32 {d}, {a}", requires [base()], effects [PURE];
@@ -263,7 +359,11 @@ mufu16 Mufu16 { modifier op: Unary16; def d: [unary16_slot(*op)]; reg a: [unary1
     "{op} {d}, {a}", requires [base()], effects [PURE];
 /// A 20-bit seed of the reciprocal or reciprocal square root, f64.
 mufu64 Mufu64 { modifier op: Mufu64; def d: [Slot::F64]; reg a: [Slot::F64] }
-    "{op}.approx.ftz.f64 {d}, {a}", requires [base()], effects [PURE];
+    "{op}.approx.ftz.f64 {d}, {a}", requires [base()], effects [PURE],
+    computes [match op {
+        Mufu64::Rcp => lanes!(scalar |a: u64| -> u64 { special::rcp_approx_ftz_f64(a) }),
+        Mufu64::Rsqrt => lanes!(scalar |a: u64| -> u64 { special::rsqrt_approx_ftz_f64(a) }),
+    }];
 
 /// Sums, differences and products clamped to [0, 1]; NaN becomes +0.
 float_sat FloatSat { modifier op: FloatOp; modifier rnd: Round; modifier ftz: Ftz; modifier ty: SatFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
@@ -295,16 +395,20 @@ cvt_pair CvtPair { modifier rnd: Round; modifier relu: Relu; modifier to: Pair16
     "cvt{rnd}{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE];
 /// Two f32 into an fp8 pair, nearest even, saturating to the largest finite: `a` becomes the *high* byte.
 cvt_pair8_f32 CvtPair8F32 { modifier relu: Relu; modifier to: Pair8; def d: [Slot::H16]; src a: [Slot::F32]; src b: [Slot::F32] }
-    "cvt.rn.satfinite{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE];
+    "cvt.rn.satfinite{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE],
+    computes [lanes!(scalar |a: u32, b: u32| -> u16 { convert::pack_fp8(fp8_of_f32(how, a), fp8_of_f32(how, b)) }, how = relu as u32 | (to as u32) << 1)];
 /// An f16 pair into an fp8 pair.
 cvt_pair8_f16x2 CvtPair8F16x2 { modifier relu: Relu; modifier to: Pair8; def d: [Slot::H16]; reg a: [Slot::H16X2] }
-    "cvt.rn.satfinite{relu}.{to}.f16x2 {d}, {a}", requires [base()], effects [PURE];
+    "cvt.rn.satfinite{relu}.{to}.f16x2 {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(scalar |a: u32| -> u16 { convert::pack_fp8(fp8_of_f16(how, (a >> 16) as u16), fp8_of_f16(how, a as u16)) }, how = relu as u32 | (to as u32) << 1)];
 /// An fp8 pair into an f16 pair, exact.
 cvt_f16x2_pair8 CvtF16x2Pair8 { modifier relu: Relu; modifier from: Pair8; def d: [Slot::H16X2]; reg a: [Slot::H16] }
-    "cvt.rn{relu}.f16x2.{from} {d}, {a}", requires [base()], effects [PURE];
+    "cvt.rn{relu}.f16x2.{from} {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(scalar |a: u16| -> u32 { f16_of_fp8(how, (a >> 8) as u8) << 16 | f16_of_fp8(how, a as u8) }, how = relu as u32 | (from as u32) << 1)];
 /// f32 to tf32, nearest with ties away from zero.
 cvt_tf32 CvtTf32 { def d: [Slot::B32]; reg a: [Slot::F32] }
-    "cvt.rna.tf32.f32 {d}, {a}", requires [base()], effects [PURE];
+    "cvt.rna.tf32.f32 {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u32| -> u32 { convert::f32_to_tf32_rna(a) })];
 /// f32 to tf32, clamped at zero from below with `.relu`.
 cvt_tf32_rounded CvtTf32Rounded { modifier rnd: Round; modifier relu: Relu; def d: [Slot::B32]; reg a: [Slot::F32] }
     "cvt{rnd}{relu}.tf32.f32 {d}, {a}", requires [base()], effects [PURE];
@@ -334,10 +438,12 @@ set_bool SetBool { modifier cmp: Compare; modifier op: BoolOp; modifier ftz: Ftz
     "set.{cmp}{op}{ftz}.{to}.{ty} {d}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE];
 /// `c ≥ 0 ? a : b`
 slct Slct { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [Slot::B32] }
-    "slct.{ty}.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "slct.{ty}.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(BitType ty, |a, b, c: i32| { if c >= 0 { a } else { b } })];
 /// The same of a float: −0 is 0, and a NaN picks `b`.
 slct_float SlctFloat { modifier ftz: Ftz; modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [Slot::F32] }
-    "slct{ftz}.{ty}.f32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "slct{ftz}.{ty}.f32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    computes [lanes!(BitType ty, |a, b, c: u32| { if f32::from_bits(if flushes != 0 { flush_f32(c) } else { c }) >= 0.0 { a } else { b } }, flushes = ftz)];
 /// `p ? a : b`
 selp Selp { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; reg p: [Slot::PRED] }
     "selp.{ty} {d}, {a}, {b}, {p}", requires [base()], effects [PURE];
@@ -379,7 +485,8 @@ create_policy_range CreatePolicyRange { modifier priority: PolicyPriority; modif
     "createpolicy.range.global{priority}{others}.b64 {d}, {addr}, {primary}, {total}", requires [base()], effects [PURE];
 /// The policy that an access property of CUDA stands for.
 create_policy_cvt CreatePolicyCvt { def d: [Slot::B64]; src a: [Slot::B64] }
-    "createpolicy.cvt.L2.b64 {d}, {a}", requires [base()], effects [PURE];
+    "createpolicy.cvt.L2.b64 {d}, {a}", requires [base()], effects [PURE],
+    computes [lanes!(|a: u64| -> u64 { a })];
 /// Weak loads and stores with a cache policy.
 ld_policy LdPolicy { modifier space: Space; modifier l1: L1Priority; modifier size: PrefetchSize; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [space_slot(*space)]; src policy: [Slot::B64] }
     "ld{space}{l1}.L2::cache_hint{size}{#d}.{ty} {d}, {addr}, {policy}", requires [base()], effects [load_effects(*space, LoadSem::Weak)];
@@ -639,7 +746,8 @@ mbarrier_try_parity_for MbarrierTryParityFor { modifier sem: AskSem; def d: [Slo
     "mbarrier.try_wait.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}, {hint}", requires [ask_requires(*sem)], effects [Effects::SYNC];
 /// How many arrivals the phase of `state` took before that one.
 mbarrier_pending_count MbarrierPendingCount { def d: [Slot::B32]; reg state: [Slot::B64] }
-    "mbarrier.pending_count.b64 {d}, {state}", requires [base()], effects [PURE];
+    "mbarrier.pending_count.b64 {d}, {state}", requires [base()], effects [PURE],
+    computes [lanes!(|state: u64| -> u32 { (state >> 32) as u32 })];
 
 /// Room for a record of `bytes` bytes in the memory that `printer` is the start of ([`super::launch::Printer`]): its address for all lanes of the
 /// warp, or 0 where it is full; then `weight` is added to what was left out. Nobody's work depends on it: it orders nothing, and tells no other CTA.
