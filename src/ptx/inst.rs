@@ -545,7 +545,7 @@ macro_rules! define_instructions {
     ($(
         $(#[doc = $doc:literal])*
         $method:ident $variant:ident { $( $kind:ident $field:ident : $arg:tt );* $(;)? }
-            $syntax:literal, requires [$requires:expr], effects [$effects:expr] $(, computes $computes:tt)?;
+            $syntax:literal, requires [$requires:expr], effects [$effects:expr] $(, legal $legal:tt)? $(, computes $computes:tt)?;
     )*) => {
         /// An instruction; see [`crate::instruction_table`] for the rows.
         // `derive` does not see through macros in type position: Clone, PartialEq, Hash and Debug are written below.

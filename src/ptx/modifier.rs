@@ -400,6 +400,26 @@ impl CarryMad {
     }
 }
 
+impl SatFloatType {
+    pub const fn as_float(self) -> FloatType {
+        match self {
+            SatFloatType::F16 => FloatType::F16,
+            SatFloatType::F16x2 => FloatType::F16x2,
+            SatFloatType::F32 => FloatType::F32,
+        }
+    }
+}
+
+impl Pair16 {
+    /// The type of each half.
+    pub const fn as_half(self) -> CompareType {
+        match self {
+            Pair16::F16x2 => CompareType::F16,
+            Pair16::BF16x2 => CompareType::BF16,
+        }
+    }
+}
+
 impl RedOp {
     pub const fn as_atom(self) -> AtomOp {
         match self {

@@ -24,6 +24,8 @@
 //! In the syntax `{f}` stands for field `f`, `{#f}` for `.v2`/`.v4`/`.v8` by the length of list `f` (nothing for 1),
 //! `{$f}` for that length itself, `{{` and `}}` for braces. `;` is added unless the syntax has one. A wait is one row: its syntax is a loop.
 //!
+//! `legal` says which of the combinations that the types allow PTX has, or what it expects: an expression of `ptx/legal.rs`. A row without takes all.
+//!
 //! `computes` is for what is a function of each thread's operands: `lanes!(|a: i32, b: i32| -> i32 { … })`, whose parameters are fields, or an
 //! expression that picks one by modifiers. The emulator expands it, and this room does not look at it: its names are those of
 //! `emulate/decode/rows.rs`, where its forms are described. A row without it is executed by a method of its name in `emulate/decode/`.
@@ -56,27 +58,34 @@ mov_smem_base MovSmemBase { def d: [Slot::B32] }
     "mov.u32 {d}, smalt_smem", requires [base()], effects [PURE];
 /// Two halves into one register: `a` is the low half.
 pack_b32 PackB32 { def d: [Slot::B32]; srcs a: [Slot::H16] }
-    "mov.b32 {d}, {a}", requires [base()], effects [PURE];
+    "mov.b32 {d}, {a}", requires [base()], effects [PURE],
+    legal [length(a, 2, "two halves")];
 /// One register into two halves: `d[0]` is the low half.
 unpack_b32 UnpackB32 { defs d: [Slot::H16]; reg a: [Slot::B32] }
-    "mov.b32 {d}, {a}", requires [base()], effects [PURE];
+    "mov.b32 {d}, {a}", requires [base()], effects [PURE],
+    legal [length(d, 2, "two halves")];
 /// Two words into one register: `a[0]` is the low word.
 pack_b64 PackB64 { def d: [Slot::B64]; srcs a: [Slot::B32] }
-    "mov.b64 {d}, {a}", requires [base()], effects [PURE];
+    "mov.b64 {d}, {a}", requires [base()], effects [PURE],
+    legal [length(a, 2, "two halves")];
 /// One register into two words: `d[0]` is the low word.
 unpack_b64 UnpackB64 { defs d: [Slot::B32]; reg a: [Slot::B64] }
-    "mov.b64 {d}, {a}", requires [base()], effects [PURE];
+    "mov.b64 {d}, {a}", requires [base()], effects [PURE],
+    legal [length(d, 2, "two halves")];
 /// Four halves into one register, and back: `a[0]` and `d[0]` are the lowest.
 pack_quarters PackQuarters { def d: [Slot::B64]; srcs a: [Slot::H16] }
-    "mov.b64 {d}, {a}", requires [base()], effects [PURE];
+    "mov.b64 {d}, {a}", requires [base()], effects [PURE],
+    legal [length(a, 4, "four halves")];
 unpack_quarters UnpackQuarters { defs d: [Slot::H16]; reg a: [Slot::B64] }
-    "mov.b64 {d}, {a}", requires [base()], effects [PURE];
+    "mov.b64 {d}, {a}", requires [base()], effects [PURE],
+    legal [length(d, 4, "four halves")];
 /// A value of the entry's parameter.
 ld_param LdParam { modifier ty: WordType; def d: [ty.slot()]; param p: _ }
     "ld.param.{ty} {d}, [{p}]", requires [base()], effects [PURE];
 /// Eight bytes of a tensor map that is a parameter, from byte `offset` on: for a copy of it in memory.
 ld_param_map LdParamMap { def d: [Slot::B64]; param p: _; number offset: _ }
-    "ld.param.b64 {d}, [{p}+{offset}]", requires [base()], effects [PURE];
+    "ld.param.b64 {d}, [{p}+{offset}]", requires [base()], effects [PURE],
+    legal [ensure((0..128).contains(offset) && offset % 8 == 0, "a multiple of 8 below the 128 bytes of a tensor map")];
 /// The generic address of a parameter, for tensor maps passed by value.
 param_addr ParamAddr { def d: [Slot::B64]; param p: _ }
     "{{ .reg .b64 T; mov.b64 T, {p}; cvta.param.u64 {d}, T; }}", requires [base()], effects [PURE];
@@ -138,9 +147,11 @@ rem_int RemInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; s
     computes [lanes!(IntType ty, scalar |a, b| { a.rem(b) })];
 neg_int NegInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()] }
     "neg.{ty} {d}, {a}", requires [base()], effects [PURE],
+    legal [ensure(ty.is_signed(), "a signed type")],
     computes [lanes!(width ty, |a| { a.wrapping_neg() })];
 abs_int AbsInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()] }
     "abs.{ty} {d}, {a}", requires [base()], effects [PURE],
+    legal [ensure(ty.is_signed(), "a signed type")],
     computes [lanes!(IntType ty, |a| { a.magnitude() })];
 min_max_int MinMaxInt { modifier op: MinMax; modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
     "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
@@ -183,6 +194,7 @@ prmt Prmt { modifier mode: PrmtMode; def d: [Slot::B32]; src a: [Slot::B32]; src
 /// The field of `len` bits at `pos`, zero- or sign-extended.
 bfe Bfe { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src pos: [Slot::B32]; src len: [Slot::B32] }
     "bfe.{ty} {d}, {a}, {pos}, {len}", requires [base()], effects [PURE],
+    legal [no_halves(ty.bits()).and(field(pos, len))],
     computes [match ty {
         IntType::U16 | IntType::S16 => return no("bfe of 16 bits"),
         IntType::U32 => lanes!(|a: u32, pos: u32, len: u32| -> u32 { integer::bfe_u32(a, pos, len) }),
@@ -192,7 +204,8 @@ bfe Bfe { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src pos:
     }];
 /// `b` with its field of `len` bits at `pos` replaced by the low bits of `a`.
 bfi Bfi { modifier ty: WordType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src pos: [Slot::B32]; src len: [Slot::B32] }
-    "bfi.{ty} {d}, {a}, {b}, {pos}, {len}", requires [base()], effects [PURE];
+    "bfi.{ty} {d}, {a}, {b}, {pos}, {len}", requires [base()], effects [PURE],
+    legal [field(pos, len)];
 clz Clz { modifier ty: WordType; def d: [Slot::B32]; src a: [ty.slot()] }
     "clz.{ty} {d}, {a}", requires [base()], effects [PURE],
     computes [lanes!(WordType ty, |a| -> u32 { a.leading_zeros() })];
@@ -205,11 +218,13 @@ brev Brev { modifier ty: WordType; def d: [ty.slot()]; src a: [ty.slot()] }
 /// The position of the highest one (of the highest zero, when the number is negative); all ones when there is none.
 bfind Bfind { modifier ty: IntType; def d: [Slot::B32]; src a: [ty.slot()] }
     "bfind.{ty} {d}, {a}", requires [base()], effects [PURE],
+    legal [no_halves(ty.bits())],
     computes [lanes!(IntType ty, |a| -> u32 { (T::BITS - 1).wrapping_sub(a.significant().leading_zeros()) })];
 
 /// The same as the amount by which the number is to be shifted to the left, for that bit to be the highest.
 bfind_shift BfindShift { modifier ty: IntType; def d: [Slot::B32]; src a: [ty.slot()] }
     "bfind.shiftamt.{ty} {d}, {a}", requires [base()], effects [PURE],
+    legal [no_halves(ty.bits())],
     computes [lanes!(IntType ty, |a| -> u32 { if a.significant() == 0 { u32::MAX } else { a.significant().leading_zeros() } })];
 /// Sums and differences clamped to the range of the type.
 sat_int SatInt { modifier op: AddSub; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
@@ -227,10 +242,12 @@ mad_hi_sat MadHiSat { def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32]
     computes [lanes!(|a: i32, b: i32, c: i32| -> i32 { a.mul_hi(b).saturating_add(c) })];
 /// Sums and differences over several words: the condition code of each lane holds a carry, or a borrow.
 carry_op CarryOp { modifier op: CarryOp; modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [Effects::CARRY];
+    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [Effects::CARRY],
+    legal [no_halves(ty.bits())];
 /// `a·b + c` of such words, low or high half of the product.
 carry_mad CarryMad { modifier op: CarryMad; modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
-    "{op}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CARRY];
+    "{op}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CARRY],
+    legal [no_halves(ty.bits())];
 /// The product of the low 24 bits: its low 32, or its high 32 of 48.
 mul24 Mul24 { modifier half: Half; modifier ty: Int32Type; def d: [Slot::B32]; src a: [Slot::B32]; src b: [Slot::B32] }
     "mul24.{half}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
@@ -305,21 +322,28 @@ lop3_pred Lop3Pred { modifier op: OrAnd; def d: [Slot::B32]; def p: [Slot::PRED]
 
 // ---------------------------------------------------------------- floats
 add_float AddFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "add{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE];
+    "add{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE],
+    legal [rounds(*rnd, *ftz, *ty)];
 sub_float SubFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "sub{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE];
+    "sub{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE],
+    legal [rounds(*rnd, *ftz, *ty)];
 mul_float MulFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "mul{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE];
+    "mul{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE],
+    legal [rounds(*rnd, *ftz, *ty)];
 /// `a·b + c`, rounded once.
 fma Fma { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
-    "fma{rnd}{ftz}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "fma{rnd}{ftz}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    legal [rounds(*rnd, *ftz, *ty)];
 neg_float NegFloat { modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "neg{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "neg{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE],
+    legal [flushes(*ftz, *ty)];
 abs_float AbsFloat { modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "abs{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "abs{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE],
+    legal [flushes(*ftz, *ty)];
 /// Minimum or maximum; −0 is below +0. Without `.NaN` a single NaN operand is ignored.
 min_max_float MinMaxFloat { modifier op: MinMax; modifier ftz: Ftz; modifier nan: NanMode; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "{op}{ftz}{nan}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "{op}{ftz}{nan}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    legal [ensure(*nan == NanMode::Number || *ty != FloatType::F64, "no .NaN for f64").and(flushes(*ftz, *ty))];
 /// `b` with the sign of `a`.
 copysign Copysign { modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
     "copysign.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
@@ -330,6 +354,7 @@ copysign Copysign { modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.s
 /// Correctly rounded division.
 div_float DivFloat { modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
     "div.rn{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    legal [flushed(*ftz, *ty == WideFloatType::F32, "subnormals flushed for f32 only")],
     computes [match (ty, ftz) {
         (WideFloatType::F32, Ftz::No) => lanes!(|a: u32, b: u32| -> u32 { float::div_f32(a, b) }),
         (WideFloatType::F32, Ftz::Yes) => lanes!(scalar |a: u32, b: u32| -> u32 { flush_f32(float::div_f32(flush_f32(a), flush_f32(b))) }),
@@ -341,6 +366,7 @@ div_approx DivApprox { modifier mode: DivMode; modifier ftz: Ftz; def d: [Slot::
 /// Correctly rounded reciprocal or square root.
 exact Exact { modifier op: Exact; modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()] }
     "{op}.rn{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE],
+    legal [flushed(*ftz, *ty == WideFloatType::F32, "subnormals flushed for f32 only")],
     computes [match (op, ty, ftz) {
         (Exact::Rcp, WideFloatType::F32, Ftz::No) => lanes!(|a: u32| -> u32 { float::rcp_f32(a) }),
         (Exact::Rcp, WideFloatType::F32, Ftz::Yes) => lanes!(|a: u32| -> u32 { flush_f32(float::rcp_f32(flush_f32(a))) }),
@@ -367,21 +393,27 @@ mufu64 Mufu64 { modifier op: Mufu64; def d: [Slot::F64]; reg a: [Slot::F64] }
 
 /// Sums, differences and products clamped to [0, 1]; NaN becomes +0.
 float_sat FloatSat { modifier op: FloatOp; modifier rnd: Round; modifier ftz: Ftz; modifier ty: SatFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "{op}{rnd}{ftz}.sat.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "{op}{rnd}{ftz}.sat.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    legal [rounds(*rnd, *ftz, ty.as_float())];
 fma_sat FmaSat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: SatFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
-    "fma{rnd}{ftz}.sat.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "fma{rnd}{ftz}.sat.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    legal [rounds(*rnd, *ftz, ty.as_float())];
 /// `a·b + c`, or +0 where that is negative.
 fma_relu FmaRelu { modifier ftz: Ftz; modifier ty: HalfType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
-    "fma.rn{ftz}.relu.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE];
+    "fma.rn{ftz}.relu.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
+    legal [flushed(*ftz, matches!(ty, HalfType::F16 | HalfType::F16x2), "subnormals flushed for f16 only")];
 /// The lesser or greater magnitude, with the exclusive or of the signs.
 min_max_xorsign MinMaxXorsign { modifier op: MinMax; modifier ftz: Ftz; modifier nan: NanMode; modifier ty: SignedMinType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "{op}{ftz}{nan}.xorsign.abs.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "{op}{ftz}{nan}.xorsign.abs.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    legal [flushed(*ftz, !matches!(ty, SignedMinType::BF16 | SignedMinType::BF16x2), "subnormals flushed for f16 and f32 only")];
 /// Division, rounded otherwise than to nearest.
 div_directed DivDirected { modifier rnd: DirectedRound; modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "div{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "div{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    legal [flushed(*ftz, *ty == WideFloatType::F32, "subnormals flushed for f32 only")];
 /// Reciprocal or square root, rounded otherwise than to nearest.
 exact_directed ExactDirected { modifier op: Exact; modifier rnd: DirectedRound; modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()] }
-    "{op}{rnd}{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE];
+    "{op}{rnd}{ftz}.{ty} {d}, {a}", requires [base()], effects [PURE],
+    legal [flushed(*ftz, *ty == WideFloatType::F32, "subnormals flushed for f32 only")];
 /// What kind of number it is; zero is no normal one.
 testp Testp { modifier test: FloatTest; modifier ty: WideFloatType; def d: [Slot::PRED]; src a: [ty.slot()] }
     "testp.{test}.{ty} {d}, {a}", requires [base()], effects [PURE];
@@ -389,10 +421,12 @@ testp Testp { modifier test: FloatTest; modifier ty: WideFloatType; def d: [Slot
 // ---------------------------------------------------------------- conversions
 /// Conversion between scalars; `rnd` is `None` exactly where PTX forbids one (widening, integer to integer).
 cvt Cvt { modifier rnd: CvtRound; modifier ftz: Ftz; modifier sat: Sat; modifier to: CvtType; modifier from: CvtType; def d: [to.slot()]; reg a: [from.slot()] }
-    "cvt{rnd}{ftz}{sat}.{to}.{from} {d}, {a}", requires [cvt_requires(*to, *from)], effects [PURE];
+    "cvt{rnd}{ftz}{sat}.{to}.{from} {d}, {a}", requires [cvt_requires(*to, *from)], effects [PURE],
+    legal [cvt(*rnd, *ftz, *sat, *to, *from)];
 /// Two f32 into a packed pair: `a` becomes the *high* half.
 cvt_pair CvtPair { modifier rnd: Round; modifier relu: Relu; modifier to: Pair16; def d: [Slot::B32]; src a: [Slot::F32]; src b: [Slot::F32] }
-    "cvt{rnd}{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE];
+    "cvt{rnd}{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE],
+    legal [ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero")];
 /// Two f32 into an fp8 pair, nearest even, saturating to the largest finite: `a` becomes the *high* byte.
 cvt_pair8_f32 CvtPair8F32 { modifier relu: Relu; modifier to: Pair8; def d: [Slot::H16]; src a: [Slot::F32]; src b: [Slot::F32] }
     "cvt.rn.satfinite{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE],
@@ -411,31 +445,40 @@ cvt_tf32 CvtTf32 { def d: [Slot::B32]; reg a: [Slot::F32] }
     computes [lanes!(|a: u32| -> u32 { convert::f32_to_tf32_rna(a) })];
 /// f32 to tf32, clamped at zero from below with `.relu`.
 cvt_tf32_rounded CvtTf32Rounded { modifier rnd: Round; modifier relu: Relu; def d: [Slot::B32]; reg a: [Slot::F32] }
-    "cvt{rnd}{relu}.tf32.f32 {d}, {a}", requires [base()], effects [PURE];
+    "cvt{rnd}{relu}.tf32.f32 {d}, {a}", requires [base()], effects [PURE],
+    legal [ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero")];
 /// f32 to a 16-bit float; a negative number becomes +0.
 cvt_relu CvtRelu { modifier rnd: Round; modifier to: Scalar16Type; def d: [Slot::H16]; reg a: [Slot::F32] }
-    "cvt{rnd}.relu.{to}.f32 {d}, {a}", requires [base()], effects [PURE];
+    "cvt{rnd}.relu.{to}.f32 {d}, {a}", requires [base()], effects [PURE],
+    legal [ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero")];
 
 // ---------------------------------------------------------------- predicates
 setp Setp { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "setp.{cmp}{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "setp.{cmp}{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    legal [setp(*cmp, *ftz, *ty)];
 /// A comparison combined with a predicate.
 setp_bool SetpBool { modifier cmp: Compare; modifier op: BoolOp; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()]; modifier negated: Inverted; reg c: [Slot::PRED] }
-    "setp.{cmp}{op}{ftz}.{ty} {d}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE];
+    "setp.{cmp}{op}{ftz}.{ty} {d}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE],
+    legal [setp(*cmp, *ftz, *ty)];
 /// A comparison and its negation.
 setp_pair SetpPair { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; def e: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "setp.{cmp}{ftz}.{ty} {d}|{e}, {a}, {b}", requires [base()], effects [PURE];
+    "setp.{cmp}{ftz}.{ty} {d}|{e}, {a}, {b}", requires [base()], effects [PURE],
+    legal [no_half_floats(*ty, "one result of 16-bit floats").and(setp(*cmp, *ftz, *ty))];
 /// A comparison and its negation, each combined with a predicate.
 setp_bool_pair SetpBoolPair { modifier cmp: Compare; modifier op: BoolOp; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; def e: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()]; modifier negated: Inverted; reg c: [Slot::PRED] }
-    "setp.{cmp}{op}{ftz}.{ty} {d}|{e}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE];
+    "setp.{cmp}{op}{ftz}.{ty} {d}|{e}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE],
+    legal [no_half_floats(*ty, "one result of 16-bit floats").and(setp(*cmp, *ftz, *ty))];
 /// Comparisons of both halves of pairs.
 setp_halves SetpHalves { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: Pair16; def d: [Slot::PRED]; def e: [Slot::PRED]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
-    "setp.{cmp}{ftz}.{ty} {d}|{e}, {a}, {b}", requires [base()], effects [PURE];
+    "setp.{cmp}{ftz}.{ty} {d}|{e}, {a}, {b}", requires [base()], effects [PURE],
+    legal [setp(*cmp, *ftz, ty.as_half())];
 /// A comparison as a number: all ones or 1.0, else zero.
 set Set { modifier cmp: Compare; modifier ftz: Ftz; modifier to: SetType; modifier ty: CompareType; def d: [to.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "set.{cmp}{ftz}.{to}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE];
+    "set.{cmp}{ftz}.{to}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    legal [no_half_floats(*ty, "no 16-bit floats").and(setp(*cmp, *ftz, *ty))];
 set_bool SetBool { modifier cmp: Compare; modifier op: BoolOp; modifier ftz: Ftz; modifier to: SetType; modifier ty: CompareType; def d: [to.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; modifier negated: Inverted; reg c: [Slot::PRED] }
-    "set.{cmp}{op}{ftz}.{to}.{ty} {d}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE];
+    "set.{cmp}{op}{ftz}.{to}.{ty} {d}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE],
+    legal [no_half_floats(*ty, "no 16-bit floats").and(setp(*cmp, *ftz, *ty))];
 /// `c ≥ 0 ? a : b`
 slct Slct { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [Slot::B32] }
     "slct.{ty}.s32 {d}, {a}, {b}, {c}", requires [base()], effects [PURE],
@@ -451,19 +494,25 @@ selp Selp { modifier ty: BitType; def d: [ty.slot()]; src a: [ty.slot()]; src b:
 // ---------------------------------------------------------------- memory
 /// Load of 1, 2, 4 (or 8 bytes-wide) elements; the address is aligned to the whole access.
 ld Ld { modifier sem: LoadSem; modifier space: Space; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [space_slot(*space)] }
-    "ld{sem}{space}{#d}.{ty} {d}, {addr}", requires [base()], effects [load_effects(*space, *sem)];
+    "ld{sem}{space}{#d}.{ty} {d}, {addr}", requires [base()], effects [load_effects(*space, *sem)],
+    legal [vector(d.len(), *ty)];
 /// Load of memory that nothing writes during the kernel, through the read-only path.
 ld_nc LdNc { modifier ty: MemType; defs d: [ty.slot()]; addr addr: [Slot::B64] }
-    "ld.global.nc{#d}.{ty} {d}, {addr}", requires [base()], effects [PURE];
+    "ld.global.nc{#d}.{ty} {d}, {addr}", requires [base()], effects [PURE],
+    legal [vector(d.len(), *ty)];
 st St { modifier sem: StoreSem; modifier space: Space; modifier ty: MemType; addr addr: [space_slot(*space)]; srcs a: [ty.slot()] }
-    "st{sem}{space}{#a}.{ty} {addr}, {a}", requires [base()], effects [store_effects(*space)];
+    "st{sem}{space}{#a}.{ty} {addr}, {a}", requires [base()], effects [store_effects(*space)],
+    legal [vector(a.len(), *ty)];
 /// Loads and stores with hints for the caches.
 ld_cached LdCached { modifier space: Space; modifier cache: LoadCache; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [space_slot(*space)] }
-    "ld{space}{cache}{#d}.{ty} {d}, {addr}", requires [base()], effects [load_effects(*space, LoadSem::Weak)];
+    "ld{space}{cache}{#d}.{ty} {d}, {addr}", requires [base()], effects [load_effects(*space, LoadSem::Weak)],
+    legal [global(*space).and(vector(d.len(), *ty))];
 ld_nc_cached LdNcCached { modifier cache: ReadCache; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [Slot::B64] }
-    "ld.global{cache}{#d}.{ty} {d}, {addr}", requires [base()], effects [Effects::READ_GLOBAL];
+    "ld.global{cache}{#d}.{ty} {d}, {addr}", requires [base()], effects [Effects::READ_GLOBAL],
+    legal [vector(d.len(), *ty)];
 st_cached StCached { modifier space: Space; modifier cache: StoreCache; modifier ty: MemType; addr addr: [space_slot(*space)]; srcs a: [ty.slot()] }
-    "st{space}{cache}{#a}.{ty} {addr}, {a}", requires [base()], effects [store_effects(*space)];
+    "st{space}{cache}{#a}.{ty} {addr}, {a}", requires [base()], effects [store_effects(*space)],
+    legal [global(*space).and(vector(a.len(), *ty))];
 /// Brings the line of an address into a cache.
 prefetch Prefetch { modifier level: PrefetchLevel; addr addr: [Slot::B64] }
     "prefetch{level} {addr}", requires [base()], effects [Effects::SYNC];
@@ -477,60 +526,76 @@ discard Discard { addr addr: [Slot::B64] }
     "discard.global.L2 {addr}, 128", requires [base()], effects [Effects::WRITE_GLOBAL];
 /// A cache policy for a fraction of accesses, more than 0 and at most 1, and another one for the rest; or for all of them.
 create_policy_fraction CreatePolicyFraction { modifier priority: PolicyPriority; modifier others: PolicyOthers; def d: [Slot::B64]; src fraction: [Slot::F32] }
-    "createpolicy.fractional{priority}{others}.b64 {d}, {fraction}", requires [base()], effects [PURE];
+    "createpolicy.fractional{priority}{others}.b64 {d}, {fraction}", requires [base()], effects [PURE],
+    legal [ensure(imm(fraction).is_none_or(|x| (0.0..=1.0).contains(&f32::from_bits(x as u32)) && x != 0), "a fraction of more than 0 and at most 1")];
 create_policy CreatePolicy { modifier priority: PolicyPriority; modifier others: PolicyOthers; def d: [Slot::B64] }
     "createpolicy.fractional{priority}{others}.b64 {d}", requires [base()], effects [PURE];
 /// The same for the first `primary` of `total` bytes from an address of global memory on.
 create_policy_range CreatePolicyRange { modifier priority: PolicyPriority; modifier others: PolicyOthers; def d: [Slot::B64]; addr addr: [Slot::B64]; src primary: [Slot::B32]; src total: [Slot::B32] }
-    "createpolicy.range.global{priority}{others}.b64 {d}, {addr}, {primary}, {total}", requires [base()], effects [PURE];
+    "createpolicy.range.global{priority}{others}.b64 {d}, {addr}, {primary}, {total}", requires [base()], effects [PURE],
+    legal [ensure(imm(primary).zip(imm(total)).is_none_or(|(primary, total)| primary <= total), "no more bytes in the first part than in all")];
 /// The policy that an access property of CUDA stands for.
 create_policy_cvt CreatePolicyCvt { def d: [Slot::B64]; src a: [Slot::B64] }
     "createpolicy.cvt.L2.b64 {d}, {a}", requires [base()], effects [PURE],
     computes [lanes!(|a: u64| -> u64 { a })];
 /// Weak loads and stores with a cache policy.
 ld_policy LdPolicy { modifier space: Space; modifier l1: L1Priority; modifier size: PrefetchSize; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [space_slot(*space)]; src policy: [Slot::B64] }
-    "ld{space}{l1}.L2::cache_hint{size}{#d}.{ty} {d}, {addr}, {policy}", requires [base()], effects [load_effects(*space, LoadSem::Weak)];
+    "ld{space}{l1}.L2::cache_hint{size}{#d}.{ty} {d}, {addr}, {policy}", requires [base()], effects [load_effects(*space, LoadSem::Weak)],
+    legal [global(*space).and(vector(d.len(), *ty))];
 ld_nc_policy LdNcPolicy { modifier l1: L1Priority; modifier size: PrefetchSize; modifier ty: MemType; defs d: [ty.slot()]; addr addr: [Slot::B64]; src policy: [Slot::B64] }
-    "ld.global.nc{l1}.L2::cache_hint{size}{#d}.{ty} {d}, {addr}, {policy}", requires [base()], effects [Effects::READ_GLOBAL];
+    "ld.global.nc{l1}.L2::cache_hint{size}{#d}.{ty} {d}, {addr}, {policy}", requires [base()], effects [Effects::READ_GLOBAL],
+    legal [vector(d.len(), *ty)];
 st_policy StPolicy { modifier space: Space; modifier l1: L1Priority; modifier ty: MemType; addr addr: [space_slot(*space)]; srcs a: [ty.slot()]; src policy: [Slot::B64] }
-    "st{space}{l1}.L2::cache_hint{#a}.{ty} {addr}, {a}, {policy}", requires [base()], effects [store_effects(*space)];
+    "st{space}{l1}.L2::cache_hint{#a}.{ty} {addr}, {a}, {policy}", requires [base()], effects [store_effects(*space)],
+    legal [global(*space).and(vector(a.len(), *ty))];
 /// Words of the thread's own memory, at a known place: `at` bytes from the start of the entry's `smalt_local`, aligned to the whole access.
 ld_local LdLocal { defs d: [Slot::B32]; number at: _ }
-    "ld.local{#d}.b32 {d}, [smalt_local+{at}]", requires [base()], effects [Effects::VOLATILE];
+    "ld.local{#d}.b32 {d}, [smalt_local+{at}]", requires [base()], effects [Effects::VOLATILE],
+    legal [local(d.len(), *at)];
 st_local StLocal { number at: _; srcs a: [Slot::B32] }
-    "st.local{#a}.b32 [smalt_local+{at}], {a}", requires [base()], effects [Effects::VOLATILE];
+    "st.local{#a}.b32 [smalt_local+{at}], {a}", requires [base()], effects [Effects::VOLATILE],
+    legal [local(a.len(), *at)];
 /// Atomic read-modify-write; `d` is the old value.
 atom Atom { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: AtomOp; modifier ty: AtomType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
-    "atom{sem}{scope}{space}.{op}.{ty} {d}, {addr}, {a}", requires [base()], effects [atom_effects(*space)];
+    "atom{sem}{scope}{space}.{op}.{ty} {d}, {addr}, {a}", requires [base()], effects [atom_effects(*space)],
+    legal [ensure(atom(*op, *ty), "a type that the operation has")];
 /// Compare and swap.
 atom_cas AtomCas { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier ty: BitType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()]; src b: [ty.slot()] }
     "atom{sem}{scope}{space}.cas.{ty} {d}, {addr}, {a}, {b}", requires [base()], effects [atom_effects(*space)];
 /// Reduction in memory: an atomic with no result.
 red Red { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: RedOp; modifier ty: AtomType; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
-    "red{sem}{scope}{space}.{op}.{ty} {addr}, {a}", requires [base()], effects [atom_effects(*space)];
+    "red{sem}{scope}{space}.{op}.{ty} {addr}, {a}", requires [base()], effects [atom_effects(*space)],
+    legal [reads_nothing(*sem).and(ensure(atom(op.as_atom(), *ty), "a type that the operation has"))];
 /// Reduction of adjacent 16-bit floats in global memory, each atomic by itself; the address is aligned to all of them. Minima and
 /// maxima of 16-bit floats have this form only.
 red_vector RedVector { modifier sem: AtomSem; modifier scope: Scope; modifier op: HalfRedOp; modifier ty: HalfType; addr addr: [Slot::B64]; srcs a: [ty.slot()] }
-    "red{sem}{scope}.global.{op}.noftz{#a}.{ty} {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
+    "red{sem}{scope}.global.{op}.noftz{#a}.{ty} {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)],
+    legal [reads_nothing(*sem).and(ensure(matches!(a.len(), 2 | 4), "2 or 4 registers"))];
 /// The same with the old values.
 atom_vector AtomVector { modifier sem: AtomSem; modifier scope: Scope; modifier op: HalfRedOp; modifier ty: HalfType; defs d: [ty.slot()]; addr addr: [Slot::B64]; srcs a: [ty.slot()] }
-    "atom{sem}{scope}.global.{op}.noftz{#a}.{ty} {d}, {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
+    "atom{sem}{scope}.global.{op}.noftz{#a}.{ty} {d}, {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)],
+    legal [ensure(matches!(a.len(), 2 | 4) && d.len() == a.len(), "2 or 4 registers, and as many")];
 /// Sums of adjacent f32 in global memory, each atomic by itself.
 red_vector_f32 RedVectorF32 { modifier sem: AtomSem; modifier scope: Scope; addr addr: [Slot::B64]; srcs a: [Slot::FRAGMENT] }
-    "red{sem}{scope}.global.add{#a}.f32 {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
+    "red{sem}{scope}.global.add{#a}.f32 {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)],
+    legal [reads_nothing(*sem).and(ensure(matches!(a.len(), 2 | 4), "2 or 4 registers"))];
 atom_vector_f32 AtomVectorF32 { modifier sem: AtomSem; modifier scope: Scope; defs d: [Slot::FRAGMENT]; addr addr: [Slot::B64]; srcs a: [Slot::FRAGMENT] }
-    "atom{sem}{scope}.global.add{#a}.f32 {d}, {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)];
+    "atom{sem}{scope}.global.add{#a}.f32 {d}, {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)],
+    legal [ensure(matches!(a.len(), 2 | 4) && d.len() == a.len(), "2 or 4 registers, and as many")];
 /// A copy of 4, 8 or 16 bytes from global to shared memory that goes on by itself, in the thread's next group.
 copy_async CopyAsync { modifier cache: CopyCache; modifier hint: PrefetchSize; addr dst: [Slot::B32]; addr src: [Slot::B64]; number bytes: _ }
-    "cp.async{cache}.shared.global{hint} {dst}, {src}, {bytes}", requires [base()], effects [Effects::READ_GLOBAL | Effects::WRITE_SHARED | Effects::SYNC];
+    "cp.async{cache}.shared.global{hint} {dst}, {src}, {bytes}", requires [base()], effects [Effects::READ_GLOBAL | Effects::WRITE_SHARED | Effects::SYNC],
+    legal [copied(*cache, *bytes)];
 /// Only the first `taken` bytes are read: the others are zeros.
 copy_async_partly CopyAsyncPartly { modifier cache: CopyCache; modifier hint: PrefetchSize; addr dst: [Slot::B32]; addr src: [Slot::B64]; number bytes: _; src taken: [Slot::B32] }
-    "cp.async{cache}.shared.global{hint} {dst}, {src}, {bytes}, {taken}", requires [base()], effects [Effects::READ_GLOBAL | Effects::WRITE_SHARED | Effects::SYNC];
+    "cp.async{cache}.shared.global{hint} {dst}, {src}, {bytes}, {taken}", requires [base()], effects [Effects::READ_GLOBAL | Effects::WRITE_SHARED | Effects::SYNC],
+    legal [copied(*cache, *bytes).and(ensure(imm(taken).is_none_or(|n| n <= bytes.unsigned_abs()), "no more bytes than there are"))];
 copy_commit CopyCommit { }
     "cp.async.commit_group", requires [base()], effects [Effects::SYNC];
 /// Waits until at most `n` groups of the executing thread's copies are pending.
 copy_wait CopyWait { number n: _ }
-    "cp.async.wait_group {n}", requires [base()], effects [Effects::SYNC];
+    "cp.async.wait_group {n}", requires [base()], effects [Effects::SYNC],
+    legal [ensure(*n >= 0, "a number of groups")];
 copy_wait_all CopyWaitAll { }
     "cp.async.wait_all", requires [base()], effects [Effects::SYNC];
 /// An arrival when the copies of the executing thread so far are done.
@@ -538,15 +603,19 @@ copy_arrive CopyArrive { modifier counted: Counted; addr addr: [Slot::B32] }
     "cp.async.mbarrier.arrive{counted}.shared::cta.b64 {addr}", requires [base()], effects [Effects::SYNC];
 /// Four 8×8 matrices of 16-bit elements from shared memory (1, 2 or 4 by the length of `d`).
 ldmatrix Ldmatrix { modifier trans: MatrixTrans; defs d: [Slot::B32]; addr addr: [Slot::B32] }
-    "ldmatrix.sync.aligned.m8n8.x{$d}{trans}.shared.b16 {d}, {addr}", requires [base()], effects [Effects::READ_SHARED | Effects::CONVERGENT];
+    "ldmatrix.sync.aligned.m8n8.x{$d}{trans}.shared.b16 {d}, {addr}", requires [base()], effects [Effects::READ_SHARED | Effects::CONVERGENT],
+    legal [matrices(d.len())];
 stmatrix Stmatrix { modifier trans: MatrixTrans; addr addr: [Slot::B32]; srcs a: [Slot::FRAGMENT] }
-    "stmatrix.sync.aligned.m8n8.x{$a}{trans}.shared.b16 {addr}, {a}", requires [base()], effects [Effects::WRITE_SHARED | Effects::CONVERGENT];
+    "stmatrix.sync.aligned.m8n8.x{$a}{trans}.shared.b16 {addr}, {a}", requires [base()], effects [Effects::WRITE_SHARED | Effects::CONVERGENT],
+    legal [matrices(a.len())];
 /// Store to a peer's shared memory that completes on a barrier there.
 st_async StAsync { modifier ty: MemType; addr addr: [Slot::B32]; srcs a: [ty.slot()]; addr bar: [Slot::B32] }
-    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{#a}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::WRITE_SHARED | Effects::SYNC];
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{#a}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::WRITE_SHARED | Effects::SYNC],
+    legal [ensure(matches!(ty, MemType::B32 | MemType::B64), "32- or 64-bit elements").and(vector(a.len(), *ty))];
 /// Reduction in a peer's shared memory that completes on a barrier there.
 red_async RedAsync { modifier op: RedOp; modifier ty: AtomType; addr addr: [Slot::B32]; src a: [ty.slot()]; addr bar: [Slot::B32] }
-    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::READ_SHARED | Effects::WRITE_SHARED | Effects::SYNC];
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::READ_SHARED | Effects::WRITE_SHARED | Effects::SYNC],
+    legal [ensure(async_reduction(*op, *ty), "a type that the operation has")];
 
 // ---------------------------------------------------------------- warps
 /// Exchange of registers within a warp. `c` holds the clamp and the segment mask.
@@ -597,13 +666,15 @@ movmatrix Movmatrix { def d: [Slot::B32]; reg a: [Slot::B32] }
 bar_warp_masked BarWarpMasked { reg members: [Slot::B32] }
     "bar.warp.sync {members}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 set_max_reg SetMaxReg { modifier action: RegCount; number n: _ }
-    "setmaxnreg{action}.sync.aligned.u32 {n}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "setmaxnreg{action}.sync.aligned.u32 {n}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [ensure((24..=256).contains(n) && n % 8 == 0, "a multiple of 8 from 24 to 256 registers")];
 nanosleep Nanosleep { src ns: [Slot::B32] }
     "nanosleep.u32 {ns}", requires [base()], effects [Effects::VOLATILE];
 /// Nothing for the GPU: a comment. The emulator checks that `size` positions from index `i` on lie in a dimension of `extent`; the other
 /// fields say what it is of.
 check_index CheckIndex { modifier ty: IntType; modifier of: Indexed; src i: [ty.slot()]; number size: _; number extent: _; number dim: _; number place: _ }
-    "// index {ty} {i}: {size} of {extent} in dimension {dim} of {of} {place};", requires [base()], effects [Effects::VOLATILE];
+    "// index {ty} {i}: {size} of {extent} in dimension {dim} of {of} {place};", requires [base()], effects [Effects::VOLATILE],
+    legal [no_halves(ty.bits()).and(ensure(*of != Indexed::Hint || *size > 0, "a positive number"))];
 /// A text that nobody has read, handed to the assembler as it is: it may do anything. `code` names `d` and `a` `smalt_d0`, … and `smalt_a0`, …;
 /// `unknown` is the first of its instructions that is not in this table, `version` the PTX ISA that it asks for.
 unchecked Unchecked { modifier lanes: Lanes; number version: _; text unknown: _; text code: _; defs d: [Slot::B64]; srcs a: [Slot::WIDE] }
@@ -614,29 +685,39 @@ trap Trap { }
 // ---------------------------------------------------------------- CTA and cluster synchronisation
 /// Named barrier: waits until `threads` threads arrived.
 bar_sync BarSync { src id: [Slot::B32]; src threads: [Slot::B32] }
-    "bar.sync {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "bar.sync {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id).and(whole_warps(threads))];
 bar_arrive BarArrive { src id: [Slot::B32]; src threads: [Slot::B32] }
-    "bar.arrive {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "bar.arrive {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id).and(whole_warps(threads))];
 /// The same of all threads of the block.
 bar_sync_all BarSyncAll { src id: [Slot::B32] }
-    "bar.sync {id}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "bar.sync {id}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id)];
 /// The same without the promise that all lanes of the warp execute it (which they must do all the same in the emulator).
 barrier_sync BarrierSync { src id: [Slot::B32]; src threads: [Slot::B32] }
-    "barrier.sync {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "barrier.sync {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id).and(whole_warps(threads))];
 barrier_sync_all BarrierSyncAll { src id: [Slot::B32] }
-    "barrier.sync {id}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "barrier.sync {id}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id)];
 barrier_arrive BarrierArrive { src id: [Slot::B32]; src threads: [Slot::B32] }
-    "barrier.arrive {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "barrier.arrive {id}, {threads}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id).and(whole_warps(threads))];
 /// In how many of the threads that synchronise the predicate holds.
 bar_red_popc BarRedPopc { def d: [Slot::B32]; src id: [Slot::B32]; src threads: [Slot::B32]; modifier negated: Inverted; reg p: [Slot::PRED] }
-    "bar.red.popc.u32 {d}, {id}, {threads}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "bar.red.popc.u32 {d}, {id}, {threads}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id).and(whole_warps(threads))];
 bar_red_popc_all BarRedPopcAll { def d: [Slot::B32]; src id: [Slot::B32]; modifier negated: Inverted; reg p: [Slot::PRED] }
-    "bar.red.popc.u32 {d}, {id}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "bar.red.popc.u32 {d}, {id}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id)];
 /// Whether it holds in all of them, or in any.
 bar_red BarRed { modifier op: BarRedOp; def d: [Slot::PRED]; src id: [Slot::B32]; src threads: [Slot::B32]; modifier negated: Inverted; reg p: [Slot::PRED] }
-    "bar.red.{op}.pred {d}, {id}, {threads}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "bar.red.{op}.pred {d}, {id}, {threads}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id).and(whole_warps(threads))];
 bar_red_all BarRedAll { modifier op: BarRedOp; def d: [Slot::PRED]; src id: [Slot::B32]; modifier negated: Inverted; reg p: [Slot::PRED] }
-    "bar.red.{op}.pred {d}, {id}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "bar.red.{op}.pred {d}, {id}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [named_barrier(id)];
 cluster_arrive ClusterArrive { modifier sem: ClusterArriveSem }
     "barrier.cluster.arrive{sem}.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 cluster_wait ClusterWait { }
@@ -685,15 +766,18 @@ mbarrier_expect_tx MbarrierExpectTx { addr addr: [Slot::B32]; src bytes: [Slot::
     "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
 /// True when the phase of parity `parity` has completed (acquire, CTA scope).
 mbarrier_test MbarrierTest { def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32] }
-    "mbarrier.test_wait.parity.shared::cta.b64 {d}, {addr}, {parity}", requires [base()], effects [Effects::SYNC];
+    "mbarrier.test_wait.parity.shared::cta.b64 {d}, {addr}, {parity}", requires [base()], effects [Effects::SYNC],
+    legal [is_parity(parity)];
 /// Waits for the completion of the phase of parity `parity`. Behind the first try of a long one ptxas puts a sleep, from which a warp
 /// wakes up late.
 mbarrier_wait MbarrierWait { modifier acquire: Acquire; modifier suspend: Suspend; addr addr: [Slot::B32]; src parity: [Slot::B32] }
-    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC];
+    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC],
+    legal [is_parity(parity)];
 /// The same, giving up after `ns` nanoseconds: `ok` is false then. It is over, too, when the block has given up, of which `flag` in shared
 /// memory tells: what follows is [`leave_if_block_gave_up`](Inst::LeaveIfBlockGaveUp).
 mbarrier_wait_for MbarrierWaitFor { modifier acquire: Acquire; def ok: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32]; number flag: _; number ns: _ }
-    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 {ok}, {addr}, {parity};\n\t@{ok} bra D;\n\tld.volatile.shared.b32 V, [smalt_smem+{flag}];\n\tsetp.ne.u32 {ok}, V, 0;\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC];
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 {ok}, {addr}, {parity};\n\t@{ok} bra D;\n\tld.volatile.shared.b32 V, [smalt_smem+{flag}];\n\tsetp.ne.u32 {ok}, V, 0;\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC],
+    legal [is_parity(parity)];
 /// The same, giving up after `ns` nanoseconds: whether it was there in time.
 wait_tagged_for WaitTaggedFor { modifier scope: Scope; def ok: [Slot::PRED]; def d: [Slot::B64]; addr addr: [Slot::B64]; src tag: [Slot::B32]; number ns: _ }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.acquire{scope}.global.b64 {d}, {addr};\n\tcvt.u32.u64 V, {d};\n\tand.b32 V, V, 65535;\n\tsetp.eq.u32 {ok}, V, {tag};\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL];
@@ -714,13 +798,15 @@ wait_and_subtract_for WaitAndSubtractFor { modifier scope: Scope; def ok: [Slot:
     "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.relaxed{scope}.global.b32 V, {addr};\nC:\n\tsetp.ge.u32 {ok}, V, {value};\n\t@{ok} bra S;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\tbra D;\nS:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.acquire{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra C;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
 /// `count` arrivals in forms that the rows above do not have.
 mbarrier_count MbarrierCount { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32]; src count: [Slot::B32] }
-    "mbarrier.{op}{sem}.{space}.b64 _, {addr}, {count}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+    "mbarrier.{op}{sem}.{space}.b64 _, {addr}, {count}", requires [arrive_requires(*sem)], effects [Effects::SYNC],
+    legal [arrival_of_own(*op, match space { BarrierSpace::Cta => *sem != ArriveSem::Default, BarrierSpace::Cluster => !matches!(sem, ArriveSem::Default | ArriveSem::ReleaseCluster) })];
 /// One arrival.
 mbarrier_one MbarrierOne { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32] }
     "mbarrier.{op}{sem}.{space}.b64 _, {addr}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
 /// One arrival, and bytes to come, in forms that the rows above do not have.
 mbarrier_one_expect_tx MbarrierOneExpectTx { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32]; src bytes: [Slot::B32] }
-    "mbarrier.{op}.expect_tx{sem}.{space}.b64 _, {addr}, {bytes}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+    "mbarrier.{op}.expect_tx{sem}.{space}.b64 _, {addr}, {bytes}", requires [arrive_requires(*sem)], effects [Effects::SYNC],
+    legal [arrival_of_own(*op, match space { BarrierSpace::Cta => *sem != ArriveSem::Default, BarrierSpace::Cluster => *sem != ArriveSem::ReleaseCluster })];
 /// `state` is the phase that the arrival was in, and how many arrivals it still took before: opaque but for [`Inst::MbarrierPendingCount`].
 mbarrier_count_state MbarrierCountState { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32]; src count: [Slot::B32] }
     "mbarrier.{op}{sem}.shared::cta.b64 {state}, {addr}, {count}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
@@ -730,20 +816,24 @@ mbarrier_expect_tx_state MbarrierExpectTxState { modifier op: MbarrierOp; modifi
     "mbarrier.{op}.expect_tx{sem}.shared::cta.b64 {state}, {addr}, {bytes}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
 /// Arrivals that must not be the phase's last.
 mbarrier_no_complete MbarrierNoComplete { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32]; src count: [Slot::B32] }
-    "mbarrier.{op}.noComplete{sem}.shared::cta.b64 {state}, {addr}, {count}", requires [base()], effects [Effects::SYNC];
+    "mbarrier.{op}.noComplete{sem}.shared::cta.b64 {state}, {addr}, {count}", requires [base()], effects [Effects::SYNC],
+    legal [ensure(matches!(sem, ArriveSem::Default | ArriveSem::ReleaseCta), "release semantics in the block")];
 /// Raises or lowers the pending transaction count with no arrival.
 mbarrier_tx MbarrierTx { modifier op: TxOp; modifier scope: TxScope; modifier space: BarrierSpace; addr addr: [Slot::B32]; src bytes: [Slot::B32] }
-    "mbarrier.{op}.relaxed{scope}.{space}.b64 {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
+    "mbarrier.{op}.relaxed{scope}.{space}.b64 {addr}, {bytes}", requires [base()], effects [Effects::SYNC],
+    legal [ensure((*op, *scope, *space) != (TxOp::Expect, TxScope::Cta, BarrierSpace::Cta), "a count of another form")];
 /// Whether the phase of `state` has completed.
 mbarrier_ask MbarrierAsk { modifier ask: MbarrierAsk; modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; reg state: [Slot::B64] }
     "mbarrier.{ask}{sem}.shared::cta.b64 {d}, {addr}, {state}", requires [ask_requires(*sem)], effects [Effects::SYNC];
 mbarrier_ask_parity MbarrierAskParity { modifier ask: MbarrierAsk; modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32] }
-    "mbarrier.{ask}.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}", requires [ask_requires(*sem)], effects [Effects::SYNC];
+    "mbarrier.{ask}.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}", requires [ask_requires(*sem)], effects [Effects::SYNC],
+    legal [ensure(*ask == MbarrierAsk::Try || *sem != AskSem::Default, "a test of another form").and(is_parity(parity))];
 /// The same, sleeping no longer than about `ns` nanoseconds.
 mbarrier_try_for MbarrierTryFor { modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; reg state: [Slot::B64]; src hint: [Slot::B32] }
     "mbarrier.try_wait{sem}.shared::cta.b64 {d}, {addr}, {state}, {hint}", requires [ask_requires(*sem)], effects [Effects::SYNC];
 mbarrier_try_parity_for MbarrierTryParityFor { modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32]; src hint: [Slot::B32] }
-    "mbarrier.try_wait.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}, {hint}", requires [ask_requires(*sem)], effects [Effects::SYNC];
+    "mbarrier.try_wait.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}, {hint}", requires [ask_requires(*sem)], effects [Effects::SYNC],
+    legal [is_parity(parity)];
 /// How many arrivals the phase of `state` took before that one.
 mbarrier_pending_count MbarrierPendingCount { def d: [Slot::B32]; reg state: [Slot::B64] }
     "mbarrier.pending_count.b64 {d}, {state}", requires [base()], effects [PURE],
@@ -790,33 +880,44 @@ give_up_end GiveUpEnd { number threads: _; modifier registers: LeftRegisters; mo
 // ---------------------------------------------------------------- bulk copies
 /// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.
 bulk_load BulkLoad { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD];
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD],
+    legal [bulk(bytes)];
 /// The same to the CTAs of `mask`, at the same offsets.
 bulk_load_multicast BulkLoadMulticast { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32]; reg mask: [Slot::B16] }
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster {dst}, {src}, {bytes}, {bar}, {mask}", requires [base()], effects [Effects::BULK_LOAD];
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster {dst}, {src}, {bytes}, {bar}, {mask}", requires [base()], effects [Effects::BULK_LOAD],
+    legal [bulk(bytes)];
 /// SMEM → GMEM in a bulk group.
 bulk_store BulkStore { addr dst: [Slot::B64]; addr src: [Slot::B32]; src bytes: [Slot::B32] }
-    "cp.async.bulk.global.shared::cta.bulk_group {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE];
+    "cp.async.bulk.global.shared::cta.bulk_group {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE],
+    legal [bulk(bytes)];
 /// The same, combined with what is there, element by element.
 bulk_reduce BulkReduce { modifier op: BulkRed; addr dst: [Slot::B64]; addr src: [Slot::B32]; src bytes: [Slot::B32] }
-    "cp.reduce.async.bulk.global.shared::cta.bulk_group.{op} {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE];
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.{op} {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE],
+    legal [bulk(bytes)];
 /// SMEM → SMEM of a CTA of the cluster.
 bulk_copy_cluster BulkCopyCluster { addr dst: [Slot::B32]; addr src: [Slot::B32]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }
-    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD];
+    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD],
+    legal [bulk(bytes)];
 bulk_prefetch BulkPrefetch { addr src: [Slot::B64]; src bytes: [Slot::B32] }
-    "cp.async.bulk.prefetch.L2.global {src}, {bytes}", requires [base()], effects [Effects::SYNC];
+    "cp.async.bulk.prefetch.L2.global {src}, {bytes}", requires [base()], effects [Effects::SYNC],
+    legal [bulk(bytes)];
 /// A box of a tensor map, GMEM → SMEM. `map` is the tensor map's generic address, a parameter's or one in global memory;
 /// coordinates are elements, minor first.
 tensor_load TensorLoad { addr dst: [Slot::B32]; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr bar: [Slot::B32] }
-    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes {dst}, [{map}, {coords}], {bar}", requires [base()], effects [Effects::BULK_LOAD];
+    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes {dst}, [{map}, {coords}], {bar}", requires [base()], effects [Effects::BULK_LOAD],
+    legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 tensor_load_multicast TensorLoadMulticast { addr dst: [Slot::B32]; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr bar: [Slot::B32]; reg mask: [Slot::B16] }
-    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster {dst}, [{map}, {coords}], {bar}, {mask}", requires [base()], effects [Effects::BULK_LOAD];
+    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster {dst}, [{map}, {coords}], {bar}, {mask}", requires [base()], effects [Effects::BULK_LOAD],
+    legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 tensor_store TensorStore { reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr src: [Slot::B32] }
-    "cp.async.bulk.tensor.{$coords}d.global.shared::cta.tile.bulk_group [{map}, {coords}], {src}", requires [base()], effects [Effects::BULK_STORE];
+    "cp.async.bulk.tensor.{$coords}d.global.shared::cta.tile.bulk_group [{map}, {coords}], {src}", requires [base()], effects [Effects::BULK_STORE],
+    legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 tensor_reduce TensorReduce { modifier op: TensorRed; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr src: [Slot::B32] }
-    "cp.reduce.async.bulk.tensor.{$coords}d.global.shared::cta{op}.tile.bulk_group [{map}, {coords}], {src}", requires [base()], effects [Effects::BULK_STORE];
+    "cp.reduce.async.bulk.tensor.{$coords}d.global.shared::cta{op}.tile.bulk_group [{map}, {coords}], {src}", requires [base()], effects [Effects::BULK_STORE],
+    legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 tensor_prefetch TensorPrefetch { reg map: [Slot::B64]; srcs coords: [Slot::B32] }
-    "cp.async.bulk.prefetch.tensor.{$coords}d.L2.global.tile [{map}, {coords}]", requires [base()], effects [Effects::SYNC];
+    "cp.async.bulk.prefetch.tensor.{$coords}d.L2.global.tile [{map}, {coords}]", requires [base()], effects [Effects::SYNC],
+    legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 /// Brings a tensor map into the descriptor cache.
 prefetch_tensormap PrefetchTensormap { reg map: [Slot::B64] }
     "prefetch.tensormap [{map}]", requires [base()], effects [Effects::SYNC];
@@ -827,7 +928,8 @@ bulk_commit BulkCommit { }
     "cp.async.bulk.commit_group", requires [base()], effects [Effects::SYNC];
 /// Waits until at most `n` bulk groups of the executing thread are pending.
 bulk_wait BulkWait { modifier what: BulkWait; number n: _ }
-    "cp.async.bulk.wait_group{what} {n}", requires [base()], effects [Effects::SYNC];
+    "cp.async.bulk.wait_group{what} {n}", requires [base()], effects [Effects::SYNC],
+    legal [ensure((0..=MAX_PENDING_BULK_GROUPS).contains(n), "at most 63 pending groups")];
 
 // ---------------------------------------------------------------- tensor cores
 wgmma_fence WgmmaFence { tied acc: [Slot::B32] }
@@ -836,54 +938,72 @@ wgmma_commit WgmmaCommit { }
     "wgmma.commit_group.sync.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 /// Waits until at most `n` wgmma groups are pending; `acc` lists every accumulator that it may settle.
 wgmma_wait WgmmaWait { number n: _; tied acc: [Slot::B32] }
-    "wgmma.wait_group.sync.aligned {n}; // settles {acc}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "wgmma.wait_group.sync.aligned {n}; // settles {acc}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [ensure((0..=MAX_PENDING_WGMMA_GROUPS).contains(n), "at most 7 pending groups")];
 /// D += A·B of m64nNk16, 16-bit operands, both from shared memory. `scale_d` false: D is not read.
 wgmma_half_ss WgmmaHalfSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_a: _; number trans_b: _ }
-    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [base()], effects [Effects::WGMMA];
+    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [base()], effects [Effects::WGMMA],
+    legal [half_acc(*ty, *acc_ty).and(wgmma(*n, *acc_ty, acc, 4)).and(signs(*neg_a, *neg_b))];
 /// The same with A from registers.
 wgmma_half_rs WgmmaHalfRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::H16X2]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_b: _ }
-    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [base()], effects [Effects::WGMMA];
+    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [base()], effects [Effects::WGMMA],
+    legal [half_acc(*ty, *acc_ty).and(wgmma(*n, *acc_ty, acc, a.len())).and(signs(*neg_a, *neg_b))];
 /// tf32 (k8) and fp8 (k32).
 wgmma_float_ss WgmmaFloatSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
-    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA];
+    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA],
+    legal [float_acc(*ty, *acc_ty, *k, false).and(wgmma(*n, *acc_ty, acc, 4)).and(signs(*neg_a, *neg_b))];
 wgmma_float_rs WgmmaFloatRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
-    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA];
+    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA],
+    legal [float_acc(*ty, *acc_ty, *k, false).and(wgmma(*n, *acc_ty, acc, a.len())).and(signs(*neg_a, *neg_b))];
 /// int8 (k32).
 wgmma_int_ss WgmmaIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA];
+    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA],
+    legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, 4))];
 wgmma_int_rs WgmmaIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA];
+    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA],
+    legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, a.len()))];
 /// Sparse products: of every four neighbouring elements of A's rows along K two are there, of tf32 one of two; which, nibbles of `meta` say in the
 /// lanes that `sel` names (docs/inline-ptx.md). k32 of 16 bits.
 wgmma_sparse_half_ss WgmmaSparseHalfSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_a: _; number trans_b: _ }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA];
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA],
+    legal [half_acc(*ty, *acc_ty).and(wgmma(*n, *acc_ty, acc, 4)).and(signs(*neg_a, *neg_b)).and(selector(*ty, *sel))];
 wgmma_sparse_half_rs WgmmaSparseHalfRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::H16X2]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_b: _ }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA];
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA],
+    legal [half_acc(*ty, *acc_ty).and(wgmma(*n, *acc_ty, acc, a.len())).and(signs(*neg_a, *neg_b)).and(selector(*ty, *sel))];
 /// tf32 (k16) and fp8 (k64).
 wgmma_sparse_float_ss WgmmaSparseFloatSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82)], effects [Effects::WGMMA];
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82)], effects [Effects::WGMMA],
+    legal [float_acc(*ty, *acc_ty, *k, true).and(wgmma(*n, *acc_ty, acc, 4)).and(signs(*neg_a, *neg_b)).and(selector(*ty, *sel))];
 wgmma_sparse_float_rs WgmmaSparseFloatRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82)], effects [Effects::WGMMA];
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82)], effects [Effects::WGMMA],
+    legal [float_acc(*ty, *acc_ty, *k, true).and(wgmma(*n, *acc_ty, acc, a.len())).and(signs(*neg_a, *neg_b)).and(selector(*ty, *sel))];
 /// int8 (k64).
 wgmma_sparse_int_ss WgmmaSparseIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA];
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA],
+    legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, 4)).and(selector(*ty, *sel))];
 wgmma_sparse_int_rs WgmmaSparseIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA];
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA],
+    legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, a.len())).and(selector(*ty, *sel))];
 /// The warp's matrix multiply-add, `d = a·b + c`. A row of A has 16 or 32 bytes; of eight rows, of integers, 16.
 mma_sync MmaSync { modifier shape: MmaShape; modifier sat: SatFinite; modifier ty: MmaTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
-    "mma.sync.aligned.{shape}.row.col{sat}.{ty} {d}, {a}, {b}, {c}", requires [mma_requires(*shape, *ty)], effects [Effects::CONVERGENT];
+    "mma.sync.aligned.{shape}.row.col{sat}.{ty} {d}, {a}, {b}, {c}", requires [mma_requires(*shape, *ty)], effects [Effects::CONVERGENT],
+    legal [ensure(dense(*shape, *ty), "a depth of 16 or 32 bytes; eight rows of integers of 16 bytes").and(saturates(*sat, *ty)).and(fragments(shape.fragments(*ty), [a.len(), b.len(), c.len(), d.len()]))];
 /// The same of single bits: `op` joins those of A and B, and what is added is how many are ones.
 mma_bits MmaBits { modifier shape: MmaBitShape; modifier op: BitProduct; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
-    "mma.sync.aligned.{shape}.row.col.s32.b1.b1.s32{op}.popc {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT];
+    "mma.sync.aligned.{shape}.row.col.s32.b1.b1.s32{op}.popc {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT],
+    legal [fragments(shape.fragments(), [a.len(), b.len(), c.len(), d.len()])];
 /// The same of doubles.
 mma_f64 MmaF64 { modifier shape: MmaF64Shape; modifier rnd: MmaF64Round; defs d: [Slot::WIDE]; srcs a: [Slot::WIDE]; srcs b: [Slot::WIDE]; srcs c: [Slot::WIDE] }
-    "mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64{rnd} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT];
+    "mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64{rnd} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT],
+    legal [fragments(shape.fragments(), [a.len(), b.len(), c.len(), d.len()])];
 /// Four products of f16, one of each group of eight lanes: four neighbours, and the four that are 16 lanes behind them.
 mma_quads MmaQuads { modifier a_major: MmaMajor; modifier b_major: MmaMajor; modifier ty: MmaQuadTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
-    "mma.sync.aligned.m8n8k4.{a_major}.{b_major}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT];
+    "mma.sync.aligned.m8n8k4.{a_major}.{b_major}.{ty} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT],
+    legal [ensure([a.len(), b.len(), c.len(), d.len()] == [2, 2, ty.accumulators().0, ty.accumulators().1], "two registers of A and of B; 8 of C or D of f32, 4 of f16")];
 /// `d = a·b + c` where A has two of each four elements (4-bit ones: two of four pairs; tf32: one of two), and `meta` says which; `selector`
 /// says which lanes of each four have it. A row of A with what is left out has 32 or 64 bytes (fp8: 64, and accumulators are f32).
 mma_sparse MmaSparse { modifier order: MetadataOrder; modifier shape: MmaShape; modifier sat: SatFinite; modifier ty: MmaTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT]; reg meta: [Slot::B32]; number selector: _ }
-    "mma.{order}.sync.aligned.{shape}.row.col{sat}.{ty} {d}, {a}, {b}, {c}, {meta}, {selector}", requires [mma_sparse_requires(*order, *ty)], effects [Effects::CONVERGENT];
+    "mma.{order}.sync.aligned.{shape}.row.col{sat}.{ty} {d}, {a}, {b}, {c}, {meta}, {selector}", requires [mma_sparse_requires(*order, *ty)], effects [Effects::CONVERGENT],
+    legal [ensure(sparse(*shape, *ty), "16 rows, and a depth of 32 or 64 bytes (fp8: 64, and f32 accumulators)").and(saturates(*sat, *ty)).and(fragments(shape.sparse_fragments(*ty), [a.len(), b.len(), c.len(), d.len()])).and(place(*selector, shape.selectors(*ty)))];
     } };
 }

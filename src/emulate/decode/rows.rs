@@ -144,7 +144,7 @@ macro_rules! decode_rows {
     ($(
         $(#[doc = $doc:literal])*
         $method:ident $variant:ident { $( $kind:ident $field:ident : $arg:tt );* $(;)? }
-            $syntax:literal, requires $requires:tt, effects $effects:tt $(, computes $computes:tt)?;
+            $syntax:literal, requires $requires:tt, effects $effects:tt $(, legal $legal:tt)? $(, computes $computes:tt)?;
     )*) => {
         impl<H: Hooks> Decoder<'_, H> {
             /// Decodes an instruction. A row that says nothing of what it computes has a method with its name.
