@@ -4,30 +4,17 @@
 """
 
 from smalt import _requirements
-from smalt._errors import (
-    CompileError,
-    Error,
-    ExecutionError,
-    Frame,
-    Internal,
-    Interrupted,
-    InvalidArgument,
-    InvalidKernel,
-    Timeout,
-    Unsupported,
-)
+from smalt._errors import CompileError, Error, ExecutionError, Frame, Internal, Interrupted, InvalidArgument, InvalidKernel, Timeout, Unsupported
 
 # Without JAX there are the errors, and `python -m smalt` for dumped kernels.
 if _requirements.has_jax():
     with _requirements.explained():
-        from smalt import _register
-        from smalt._barriers import expect_bytes, mbarrier_arrive, mbarrier_wait, named_barrier_arrive, named_barrier_sync
-        from smalt._config import disable, enable, enabled
-        from smalt._draw_layout import LayoutMap, draw_layout
-        from smalt._draw_smem import SmemMap, draw_smem
-        from smalt._emulate import emulated
-        from smalt._inspect import inspect
-        from smalt._ordered import (
+        from smalt import _config, _lowering, _torch
+        from smalt._config import CompilerParams, disable, enable, enabled
+        from smalt._devices import emulated
+        from smalt._lowering import descriptor
+        from smalt._partition import partition
+        from smalt._primitives import (
             atomic_add,
             atomic_and,
             atomic_cas,
@@ -36,19 +23,23 @@ if _requirements.has_jax():
             atomic_min,
             atomic_or,
             atomic_xor,
+            expect_bytes,
             fence,
             fence_proxy_async,
+            inline_ptx,
             load,
+            mbarrier_arrive,
+            mbarrier_wait,
+            named_barrier_arrive,
+            named_barrier_sync,
             store,
         )
-        from smalt._params import CompilerParams
-        from smalt._partition import partition
-        from smalt._primitives import inline_ptx
-        from smalt._register import descriptor
+        from smalt._tools import LayoutMap, SmemMap, draw_layout, draw_smem, inspect, trace
         from smalt._torch import as_torch_kernel
-        from smalt._trace import trace
 
-        _register.begin()
+        _lowering.begin()
+        _torch.begin()
+        _config.begin()
 
 
 def __getattr__(name: str) -> str:

@@ -132,11 +132,11 @@ def _examine_xla() -> Iterator[tuple[bool | None, str, str]]:
     try:
         import jax
 
-        from smalt import _ffi
+        from smalt import _lowering
 
         backend = jax.default_backend()
         where = "cuda" if backend in ("gpu", "cuda") else backend
-        _ffi.register([where])
+        _lowering.register([where])
         says = f"custom call registered for {where}; kernels run {'on the GPU' if where == 'cuda' else 'in the emulator'}"
         yield True, "XLA FFI", says
     except Exception as error:  # whatever XLA says is what the user wants to see

@@ -1,7 +1,7 @@
 """What smalt raises: while a kernel is lowered, and when it runs.
 
 Every error has the fields `fault`, `what`, `where`, `expected`, `got`, `remedy` and `frames`. What a run finds reaches
-Python through XLA, as a `jax.errors.JaxRuntimeError`; it is one of these classes too (`_runtime_errors.py`).
+Python through XLA, as a `jax.errors.JaxRuntimeError`; it is one of these classes too (`_lowering/runtime_errors.py`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import smalt
-from smalt import _pallas_call, _rows
+from smalt._blocks import finer_rows, pallas_call
 from tests.blocks import dependent, spelled
 from tests.blocks.generate import arguments, build, generate
 from tests.blocks.named import CALLS
@@ -41,13 +41,13 @@ def check_named(name: str) -> None:
 @contextlib.contextmanager
 def _rows_split(seed: int) -> Iterator[None]:
     """Blocks of these sizes are hardly worth splitting: those of odd seeds are, all the same."""
-    target, minor = _rows.TARGET, _rows.MINOR
+    target, minor = finer_rows.TARGET, finer_rows.MINOR
     try:
         if seed % 2:
-            _rows.TARGET, _rows.MINOR = 24, 8
+            finer_rows.TARGET, finer_rows.MINOR = 24, 8
         yield
     finally:
-        _rows.TARGET, _rows.MINOR = target, minor
+        finer_rows.TARGET, finer_rows.MINOR = target, minor
 
 
 def _outcome(call: Any, compute: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Result:
@@ -100,7 +100,7 @@ def run_dependent(seed: int) -> Result:
         parallel: Sequence[bool] = ()
         if call.semantics == "decided":
             (eqn,) = _calls(jax.make_jaxpr(make())(*arrays).jaxpr)
-            decided = _pallas_call._Call(eqn.params)
+            decided = pallas_call.Call(eqn.params)
             parallel = [decided.parallel[a] for a in decided.own]
         got = jax.jit(make(compiler_params=dependent.parameters(call, parallel)))(*arrays)
         return [np.asarray(x) for x in got], [np.asarray(x) for x in want]

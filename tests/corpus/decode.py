@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from smalt._schema import ENUMS, MESSAGES
+from smalt._messages.schema import ENUMS, MESSAGES
 
 _BY_NUMBER = {
     kind: {number: (name, text) for name, (number, text) in fields.items()} for kind, fields in MESSAGES.items()

@@ -154,8 +154,8 @@ def test_exported_program_runs_in_another_process(tmp_path: pathlib.Path) -> Non
     (tmp_path / "program").write_bytes(program.serialize())
     script = f"""
         import pathlib, jax.export, numpy as np
-        from smalt import _ffi
-        _ffi.register(["cuda"])
+        from smalt._lowering import ffi
+        ffi.register(["cuda"])
         program = jax.export.deserialize(pathlib.Path({str(tmp_path / "program")!r}).read_bytes())
         print(np.asarray(program.call(np.full(1024, 4, np.float32)))[-1])
     """

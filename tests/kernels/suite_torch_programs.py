@@ -520,12 +520,12 @@ def test_operations_have_shapes_and_one_name() -> None:
 
 def test_operations_are_what_they_say() -> None:
     """PyTorch's own checks of custom operations: schema, shapes, aliases."""
-    from smalt import _torch_operations
+    from smalt._torch import operations
 
-    before = set(_torch_operations._OPERATIONS)
+    before = set(operations._OPERATIONS)
     torch.compile(smalt.as_torch_kernel(add_in_place), backend="aot_eager", fullgraph=True)(normal(24, 128), normal(24, 128))
     torch.compile(smalt.as_torch_kernel(lambda x, y: (add(x, y), x)), backend="aot_eager", fullgraph=True)(normal(24, 128), normal(24, 128))
-    made = [op for key, op in _torch_operations._OPERATIONS.items() if key not in before]
+    made = [op for key, op in operations._OPERATIONS.items() if key not in before]
     assert len(made) == 2
     for op in made:
         torch.library.opcheck(op, (normal(24, 128), normal(24, 128, seed=1)), test_utils=("test_schema", "test_faketensor"))

@@ -89,13 +89,13 @@ def parse(text: str) -> tuple[Messages, Enums]:
 
 
 def render(messages: Messages, enums: Enums) -> str:
-    """The text of jax_plugin/smalt/_schema.py."""
+    """The text of jax_plugin/smalt/_messages/schema.py."""
     lines = [
             '"""The descriptor\'s schema as data. Written by `python -m tests.python.proto_schema`; a test holds it to the .proto."""',
             "",
             "from __future__ import annotations",
             "",
-            "# message -> field -> (number, kind); see _wire.py",
+            "# message -> field -> (number, kind); see wire.py",
             "MESSAGES: dict[str, dict[str, tuple[int, str]]] = {",
     ]
     for name, fields in messages.items():
@@ -112,5 +112,5 @@ def render(messages: Messages, enums: Enums) -> str:
 
 
 if __name__ == "__main__":
-    target = PROTO.parents[1] / "jax_plugin" / "smalt" / "_schema.py"
+    target = PROTO.parents[1] / "jax_plugin" / "smalt" / "_messages" / "schema.py"
     target.write_text(render(*parse(PROTO.read_text())))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import smalt
-from smalt import _blocks, _pallas_call
+from smalt._blocks import blocks, pallas_call
 from tests.blocks import spelled
 from tests.blocks.bounded import Bounded
 from tests.blocks.long import Long
@@ -56,7 +56,7 @@ def test_spelled_as_for_a_tpu_or_triton(kind: str, first: int) -> None:
 @pytest.mark.parametrize("kind, seed", [*(("blocks", 5000 + n) for n in range(12)), *(("dependent", n) for n in (7028, 7035, 7048, 7090, 7195))])
 def test_blocks_for_which_there_is_no_room(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that may be addressed where it is, is: of blocks that reach outside what is inside. Branches that no step takes are compiled, too."""
-    monkeypatch.setattr(_blocks, "BUDGET", 0)
+    monkeypatch.setattr(blocks, "BUDGET", 0)
     result = KINDS[kind](seed)
     assert result.kind == "right", result.text
 
@@ -103,14 +103,14 @@ def test_a_parallel_axis_of_a_traced_size() -> None:
     np.testing.assert_array_equal(jax.jit(lambda n: make(n)(x))(8), x + 1)
 
 
-def decided(body: Any, arrays: Any, **call: Any) -> _pallas_call._Call:
+def decided(body: Any, arrays: Any, **call: Any) -> pallas_call.Call:
     """What is decided for a call."""
     traced = jax.make_jaxpr(lambda *a: pl.pallas_call(body, **call)(*a))(*arrays)
     (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
-    return _pallas_call._Call(eqn.params)
+    return pallas_call.Call(eqn.params)
 
 
-def ways(call: _pallas_call._Call) -> list[str]:
+def ways(call: pallas_call.Call) -> list[str]:
     return [b.way.value for b in call.blocks]
 
 
@@ -220,13 +220,13 @@ def test_forms() -> None:
         return 3 * i - j + 5, i // 2, jnp.minimum(j, 3), 7
 
     closed = jax.make_jaxpr(index_map)(jnp.int32(0), jnp.int32(0))
-    axes = [_blocks.Form(factors=((a, 1),)) for a in range(2)]
-    forms = _blocks.forms_of(closed, axes, (4, 6))
-    assert forms[0] == _blocks.Form(5, ((0, 3), (1, -1)))
+    axes = [blocks.Form(factors=((a, 1),)) for a in range(2)]
+    forms = blocks.forms_of(closed, axes, (4, 6))
+    assert forms[0] == blocks.Form(5, ((0, 3), (1, -1)))
     assert forms[0].bounds((4, 6)) == (0, 14)
     assert forms[1].axes == {0} and not forms[1].is_affine
-    assert forms[2].axes == {1} and forms[3] == _blocks.Form(7)
-    at = _blocks.points(closed, forms, (4, 6))
+    assert forms[2].axes == {1} and forms[3] == blocks.Form(7)
+    at = blocks.points(closed, forms, (4, 6))
     assert at is not None
     want = [[3 * i - j + 5, i // 2, min(j, 3), 7] for i in range(4) for j in range(6)]
     np.testing.assert_array_equal(at, want)
@@ -298,7 +298,7 @@ def test_rows_that_are_apart_are_taken_in_parts(name: str, n: int) -> None:
     make = of_rows(body, *arrays, shared=shared)
     traced = jax.make_jaxpr(make(False))(*arrays)
     (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
-    assert _pallas_call._Call(eqn.params).parts == 4
+    assert pallas_call.Call(eqn.params).parts == 4
     np.testing.assert_allclose(jax.jit(make(False))(*arrays), jax.jit(make(True))(*arrays), rtol=2e-6, atol=1e-6)
 
 
@@ -318,7 +318,7 @@ def test_products_are_split_into_rows_of_tensor_cores(turned: bool) -> None:
 
     traced = jax.make_jaxpr(make(False))(x, w)
     (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
-    assert _pallas_call._Call(eqn.params).parts == 2
+    assert pallas_call.Call(eqn.params).parts == 2
     np.testing.assert_array_equal(jax.jit(make(False))(x, w), jax.jit(make(True))(x, w))
 
 
@@ -363,7 +363,7 @@ def test_rows_that_are_mixed_are_not_split(body: Any) -> None:
     make = of_rows(body, x)
     traced = jax.make_jaxpr(make(False))(x)
     (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
-    call = _pallas_call._Call(eqn.params)
+    call = pallas_call.Call(eqn.params)
     assert all(b.dims[0].parts == 1 for b in call.blocks)
     # Columns may be apart all the same.
     assert call.parts == (4 if body in (across, one_row, first_rows) else 1)
@@ -391,7 +391,7 @@ def test_long_blocks_are_taken_in_parts_by_their_work(body: Any, n: int, parts: 
         return pl.pallas_call(body, out_shape=shape, grid=(3,), in_specs=[spec], out_specs=spec, interpret=interpret)
 
     (eqn,) = (e for e in jax.make_jaxpr(make(False))(x).jaxpr.eqns if e.primitive.name == "pallas_call")
-    assert _pallas_call._Call(eqn.params).parts == parts
+    assert pallas_call.Call(eqn.params).parts == parts
     np.testing.assert_allclose(jax.jit(make(False))(x), jax.jit(make(True))(x), rtol=2e-5, atol=1e-5)
 
 
@@ -402,7 +402,7 @@ def test_what_all_parts_would_load_again_is_little() -> None:
     x, w = np.zeros((64, 1024), np.float32), np.zeros((64, 1024), np.float32)
     traced = jax.make_jaxpr(of_rows(product, x, w, shared=1)(False))(x, w)
     (eqn,) = (e for e in traced.jaxpr.eqns if e.primitive.name == "pallas_call")
-    assert _pallas_call._Call(eqn.params).parts == 1
+    assert pallas_call.Call(eqn.params).parts == 1
 
 
 def test_what_leaves_no_room_for_the_body_is_a_view() -> None:

@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 import smalt
 from jax import lax
-from smalt import _ffi, _native
+from smalt import _native
+from smalt._lowering import ffi
 from tests.asynchrony.kernels import exchange
 from tests.asynchrony.subject import load_all
 from tests.corpus.case import called, kernel, like
@@ -198,7 +199,7 @@ def test_each_fault_has_its_class_and_its_status(name: str) -> None:
 
 def test_errors_of_others_stay_theirs() -> None:
     with pytest.raises(JaxError) as caught:
-        jax.block_until_ready(jax.jit(lambda v: jax.ffi.ffi_call(_ffi.TARGET_NAME, SHAPE)(v, **attributes("add_one", more=b"")))(x()))
+        jax.block_until_ready(jax.jit(lambda v: jax.ffi.ffi_call(ffi.TARGET_NAME, SHAPE)(v, **attributes("add_one", more=b"")))(x()))
     assert type(caught.value) is JaxError
     assert type(JaxError("INTERNAL: smalt: words that no kernel said")) is JaxError
 

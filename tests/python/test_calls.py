@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import smalt
-from smalt import _blocks, _flow, _pallas_call, _register, _rows
+from smalt._blocks import blocks as _blocks, finer_rows, flow, pallas_call
+from smalt._lowering import lower
 from tests.blocks.run import run_dependent
 
 COUNT = int(os.environ.get("SMALT_TEST_BLOCKS", "50"))
@@ -49,9 +50,9 @@ def check(make: Callable[..., Any], *arrays: Any) -> None:
     np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
 
 
-def decided(call: Callable[..., Any], *arrays: Any) -> _pallas_call._Call:
+def decided(call: Callable[..., Any], *arrays: Any) -> pallas_call.Call:
     (eqn,) = (e for e in jax.make_jaxpr(call)(*arrays).jaxpr.eqns if e.primitive.name == "pallas_call")
-    return _pallas_call._Call(eqn.params)
+    return pallas_call.Call(eqn.params)
 
 
 def line_of(mark: str) -> str:
@@ -179,7 +180,7 @@ def chain(n: int) -> tuple[Callable[..., Any], Any]:
 def test_what_rows_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations made while rows are looked at and split, and bytes of the descriptor, grow as the body does."""
     made = 0
-    own = _rows._Eval.bind
+    own = finer_rows._Eval.bind
 
     def bind(self: Any, *args: Any) -> Any:
         nonlocal made
@@ -187,12 +188,12 @@ def test_what_rows_share_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert made < 40_000, "more than linear"
         return own(self, *args)
 
-    monkeypatch.setattr(_rows._Eval, "bind", bind)
+    monkeypatch.setattr(finer_rows._Eval, "bind", bind)
     counts, sizes = [], []
     for n in (250, 500, 1000):
         call, x = chain(n)
         made = 0
-        ((_, descriptor, _),) = _register.descriptor(call, x, platform="cpu")
+        ((_, descriptor, _),) = lower.descriptor(call, x, platform="cpu")
         counts.append(made)
         sizes.append(len(descriptor))
     for values in (counts, sizes):
@@ -221,7 +222,7 @@ def test_what_counts_rows_is_split_with_them(dtype: Any) -> None:
     s = np.full((1, 1), 7, np.int32)
     np.testing.assert_array_equal(f(s), y)
     (eqn,) = (e for e in jax.make_jaxpr(f)(s).jaxpr.eqns if e.primitive.name == "pallas_call")
-    decided = _pallas_call._Call(eqn.params)
+    decided = pallas_call.Call(eqn.params)
     assert (decided.parts > 1) and (decided.blocks[1].dims[0].parts > 1) == (dtype != jnp.float16)
 
 
@@ -332,13 +333,13 @@ def test_scratch_in_a_batch_is_each_element_s_own() -> None:
     np.testing.assert_array_equal(jax.vmap(running_sum())(x)[:, :, 0], [[1, 2, 3, 4]] * 3)
 
 
-def use(body: Any, grid: tuple[int, ...] = (3,)) -> _flow.Use:
+def use(body: Any, grid: tuple[int, ...] = (3,)) -> flow.Use:
     """What a body does to its one scratch."""
     x = numbers(4, 8)
     call = pl.pallas_call(body, grid=grid, out_shape=like(4, 8), scratch_shapes=[plgpu.SMEM((4, 8), jnp.float32)])
     (eqn,) = (e for e in jax.make_jaxpr(call)(x).jaxpr.eqns if e.primitive.name == "pallas_call")
     jaxpr = eqn.params["jaxpr"]
-    return _flow.uses(jaxpr, grid)[len(jaxpr.invars) - 1]
+    return flow.uses(jaxpr, grid)[len(jaxpr.invars) - 1]
 
 
 def test_loads_before_stores_are_found_in_loops_arms_and_calls() -> None:

@@ -18,7 +18,10 @@ from jax._src.lib import xla_client
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic_gpu import helpers
 from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
-from smalt import _contract, _register, _takeover, _versions
+from smalt import _versions
+from smalt._config import takeover
+from smalt._lowering import lower
+from smalt._versions import contract, fragments
 
 
 def other_lower_fun(function: Any, multiple_results: bool = True) -> Any:
@@ -76,14 +79,14 @@ CHANGED: dict[str, tuple[Any, str, Any]] = {
     "Device.platform, device_kind": (xla_client, "Device", Empty),
 } | {
     f"{module.__name__.removeprefix('jax._src.')}.{name}": (module, name, type(f"New{name}", (), {}))
-    for module, names in _contract.CLASSES.items()
+    for module, names in contract.CLASSES.items()
     for name in names
 }  # fmt: skip
 
 
 def test_the_list_holds() -> None:
-    assert list(_contract._broken()) == []
-    assert set(CHANGED) == set(_contract.ROWS)
+    assert list(contract._broken()) == []
+    assert set(CHANGED) == set(contract.ROWS)
 
 
 @pytest.mark.parametrize("row", CHANGED)
@@ -93,27 +96,27 @@ def test_a_change_of_jax_is_noticed(row: str, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delattr(where, name)
     else:
         monkeypatch.setattr(where, name, other, raising=False)
-    _versions.inline_ptx_code.cache_clear()
+    fragments.inline_ptx_code.cache_clear()
     try:
         with pytest.raises(smalt.CompileError) as e:
-            _contract.check()
+            contract.check()
     finally:
-        _versions.inline_ptx_code.cache_clear()
+        fragments.inline_ptx_code.cache_clear()
     assert isinstance(e.value, ImportError) and row in e.value.expected
     assert "remedy: pip install" in str(e.value) and re.search(r"got: jax \d", str(e.value))
 
 
 def test_it_is_looked_at_when_smalt_is_enabled_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at import; and an enabling that fails leaves JAX as it was."""
-    rules, holders = dict(mlir._platform_specific_lowerings["cuda"]), _takeover._holders  # another test may have a choice that is held for ever
-    monkeypatch.setattr(_takeover, "_is_first", True)
-    monkeypatch.setitem(_contract.ROWS, "a thing", lambda: False)
+    rules, holders = dict(mlir._platform_specific_lowerings["cuda"]), takeover._holders  # another test may have a choice that is held for ever
+    monkeypatch.setattr(takeover, "_is_first", True)
+    monkeypatch.setitem(contract.ROWS, "a thing", lambda: False)
     for enable in (smalt.enable, lambda: smalt.enabled(True).__enter__(), lambda: smalt.emulated().__enter__()):
         with pytest.raises(smalt.CompileError, match="with a thing"):
             enable()
-        assert mlir._platform_specific_lowerings["cuda"] == rules and _takeover._holders == holders
+        assert mlir._platform_specific_lowerings["cuda"] == rules and takeover._holders == holders
     assert not smalt._config.settings().enabled
-    assert _register._prepare_jax in _takeover.FIRST
+    assert lower._prepare_jax in takeover._FIRST
 
 
 def told_by_name(tree: ast.AST) -> set[str]:
@@ -132,7 +135,7 @@ def told_by_name(tree: ast.AST) -> set[str]:
 
 
 def test_names_of_classes_in_the_source_are_in_the_list() -> None:
-    known = {name for names in _contract.CLASSES.values() for name in names}
+    known = {name for names in contract.CLASSES.values() for name in names}
     #: Types of elements, which no version has under all of these names; JAX's own classes of arrays of keys.
     of_some_versions = {"SemaphoreTy", "BarrierSemaphoreTy", "DmaSemaphore", "DMASemaphore", "DmaSemaphoreTy", "KeyTy"}
     told = set().union(*(told_by_name(ast.parse(path.read_text())) for path in pathlib.Path(smalt.__file__).parent.rglob("*.py")))

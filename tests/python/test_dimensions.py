@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from smalt import _dimensions
+from smalt._programs import dimensions
 
 OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], set[int]]] = {
     # an operation, the shapes of its operands, and the dimensions of its result that cannot be divided
@@ -55,10 +55,10 @@ def _check(closed: Any, operands: Any, whole: Any, dim: int) -> bool:
             continue
         (split,) = {wanted[v] for v in eqn.outvars if v in wanted}
         try:
-            found = [None] * len(eqn.invars) if split is None else _dimensions.operand_splits(
+            found = [None] * len(eqn.invars) if split is None else dimensions.operand_splits(
                 eqn.primitive.name, eqn.params, [a.aval.shape for a in eqn.invars], eqn.outvars[0].aval.shape, split
             )  # fmt: skip
-        except _dimensions.Mixed:
+        except dimensions.Mixed:
             return False
         splits[id(eqn)] = split
         wanted.update((a, s) for a, s in zip(eqn.invars, found) if not hasattr(a, "val"))
@@ -69,7 +69,7 @@ def _check(closed: Any, operands: Any, whole: Any, dim: int) -> bool:
                 continue
             shape = [n // 2 if d == splits[id(eqn)] else n for d, n in enumerate(eqn.outvars[0].aval.shape)]
             values = [a.val if hasattr(a, "val") else env[a] for a in eqn.invars]
-            made = eqn.primitive.bind(*values, **_dimensions.params_of_part(eqn.params, shape))
+            made = eqn.primitive.bind(*values, **dimensions.params_of_part(eqn.params, shape))
             env.update(zip(eqn.outvars, made if eqn.primitive.multiple_results else [made]))
         np.testing.assert_array_equal(env[closed.jaxpr.outvars[0]], _half(whole, dim, half))
     return True

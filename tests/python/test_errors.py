@@ -34,7 +34,7 @@ from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm, memref
 from smalt import _native
-from smalt._schema import MESSAGES
+from smalt._messages.schema import MESSAGES
 from tests.corpus.case import Arg, called, f16, f32, i32, kernel, like, x64
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -2132,7 +2132,7 @@ def test_wrong_enable() -> None:
         with contextlib.ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             patch.setenv("SMALT_ENABLE", "perhaps")
-            smalt._config._from_environment()
+            smalt._config.choice._from_environment()
     assert isinstance(caught.value, smalt.InvalidArgument) and caught.value.expected == "0 or 1"
 
 

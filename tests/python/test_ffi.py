@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from smalt import _ffi, _native
+from smalt import _native
+from smalt._lowering import ffi
 from tests.python.fresh import run_script
 
 SHAPE = jax.ShapeDtypeStruct((1024,), np.float32)
@@ -28,8 +29,8 @@ def attributes(kernel: str, debug: bytes = b"", **changed):
     return {"descriptor": descriptor, "debug": debug, "hash": digest, "target": "sm_90a", "flags": np.int64(0)} | changed
 
 
-def call(kernel: str, *args, out=SHAPE, aliases=None, target=_ffi.TARGET_NAME, **changed):
-    _ffi.register(["cpu"])
+def call(kernel: str, *args, out=SHAPE, aliases=None, target=ffi.TARGET_NAME, **changed):
+    ffi.register(["cpu"])
     run = jax.ffi.ffi_call(target, out, input_output_aliases=aliases)
     return run(*args, **attributes(kernel, **changed))
 
@@ -46,7 +47,7 @@ def x(start=0.0):
     return jnp.arange(1024, dtype=jnp.float32) + start
 
 
-@pytest.mark.parametrize("target", [_ffi.TARGET_NAME, _ffi.UNCAPTURED_TARGET_NAME])
+@pytest.mark.parametrize("target", [ffi.TARGET_NAME, ffi.UNCAPTURED_TARGET_NAME])
 def test_inside_jit_with_xla_ops_around(target):
     f = jax.jit(lambda v: jnp.sum(call("add_one", v * 2, target=target)))
     np.testing.assert_array_equal(f(x()), np.sum(np.arange(1024, dtype=np.float32) * 2 + 1))
@@ -54,10 +55,10 @@ def test_inside_jit_with_xla_ops_around(target):
 
 def test_registering_twice_and_before_any_backend():
     script = """
-        from smalt import _ffi
-        _ffi.register(["cpu", "cuda"])
-        _ffi._registered.clear()
-        _ffi.register(["cpu", "cuda"])
+        from smalt._lowering import ffi
+        ffi.register(["cpu", "cuda"])
+        ffi._registered.clear()
+        ffi.register(["cpu", "cuda"])
         import jax.numpy as jnp, jax
         print(jnp.arange(3).sum())
     """
@@ -74,13 +75,13 @@ def test_two_call_sites_share_one_artifact():
 def test_exported_program_runs_in_another_process(tmp_path):
     f = jax.jit(lambda v: call("add_one", v) * 2)
     exported = jax.export.export(
-        f, disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(_ffi.TARGET_NAME)]
+        f, disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(ffi.TARGET_NAME)]
     )(SHAPE)
     (tmp_path / "program").write_bytes(exported.serialize())
     script = f"""
         import pathlib, jax, jax.export, numpy as np
-        from smalt import _ffi
-        _ffi.register(["cpu"])
+        from smalt._lowering import ffi
+        ffi.register(["cpu"])
         program = jax.export.deserialize(pathlib.Path({str(tmp_path / "program")!r}).read_bytes())
         print(np.asarray(program.call(np.full(1024, 4, np.float32)))[-1])
     """
@@ -149,9 +150,9 @@ ERRORS = {
 @pytest.mark.parametrize("name", ERRORS)
 def test_error_text_arrives_and_the_process_computes_right_afterwards(name):
     changed, pattern = ERRORS[name]
-    _ffi.register(["cpu"])
+    ffi.register(["cpu"])
     with pytest.raises(Exception, match=f"(?s){pattern}") as caught:
-        jax.block_until_ready(jax.jit(lambda v: jax.ffi.ffi_call(_ffi.TARGET_NAME, SHAPE)(v, **changed))(x()))
+        jax.block_until_ready(jax.jit(lambda v: jax.ffi.ffi_call(ffi.TARGET_NAME, SHAPE)(v, **changed))(x()))
     assert isinstance(caught.value, jax.errors.JaxRuntimeError)
     np.testing.assert_array_equal(jax.jit(lambda v: call("add_one", v))(x()), np.asarray(x()) + 1)
 

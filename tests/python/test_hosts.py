@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import smalt
-from smalt import _directory, _hosts, _versions
+from smalt import _versions
+from smalt._devices import directory, hosts as _hosts
 from tests.multi_gpu import hosts
 from tests.multi_gpu.processes import free_port
 from tests.multi_gpu.supervise import ROOT, environment
@@ -96,11 +97,11 @@ def test_processes_of_a_host_meet_apart_from_others(two_hosts: None, monkeypatch
         assert found is not None and found.mesh == [("x", 4)] and found.far == ["host"] and found.number
         numbers.add(found.number)
         key = f"smalt/{found.number:x}/0123/1"
-        _directory.answer({"put": {"key": f"{key}/{own}.0", "value": str(own)}})
-        came = _directory.answer({"list": f"{key}/"})
+        directory.answer({"put": {"key": f"{key}/{own}.0", "value": str(own)}})
+        came = directory.answer({"list": f"{key}/"})
         assert sorted(came.values()) == [str(p) for p in range(own // 4 * 4, own + 1)]
     assert len(numbers) == 1  # the program is the same everywhere
-    assert _directory.answer({"list": "smalt/1f/0123/1/"}) == {}
+    assert directory.answer({"list": "smalt/1f/0123/1/"}) == {}
 
 
 def test_one_process_for_each_host_needs_no_directory(two_hosts: None) -> None:

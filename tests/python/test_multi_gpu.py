@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import smalt
-from smalt import _directory, _versions
+from smalt import _versions
+from smalt._devices import directory
 from tests.multi_gpu.suite import REGULAR, grid, kernel, like, logical, over
 from tests.multi_gpu.supervise import ROOT, Result, as_it_must_be, environment, line, supervise
 from tests.python.fresh import run_script
@@ -110,11 +111,11 @@ def test_the_directory(monkeypatch: pytest.MonkeyPatch) -> None:
             return [(k, v) for k, v in self.items() if k.startswith(prefix)]
 
     with pytest.raises(RuntimeError, match="no coordination service"):
-        _directory.answer({"list": "a/"})
+        directory.answer({"list": "a/"})
     store = Store({"b/1": "z"})
     monkeypatch.setattr(_versions, "coordination_service", lambda: store)
-    assert _directory.answer({"put": {"key": "a/0", "value": "x"}}) is None
-    assert _directory.answer({"list": "a/"}) == {"a/0": "x"}
+    assert directory.answer({"put": {"key": "a/0", "value": "x"}}) is None
+    assert directory.answer({"list": "a/"}) == {"a/0": "x"}
 
 
 def test_emulated_devices_of_other_processes_are_refused() -> None:

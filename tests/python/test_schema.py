@@ -5,26 +5,26 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from smalt import _schema
-from smalt._wire import message, varint
+from smalt._messages import schema
+from smalt._messages.wire import message, varint
 from tests.corpus.decode import decode
 from tests.python import proto_schema
 
 
 def test_schema_is_the_proto_file():
     messages, enums = proto_schema.parse(proto_schema.PROTO.read_text())
-    assert _schema.MESSAGES == messages
-    assert _schema.ENUMS == enums
+    assert schema.MESSAGES == messages
+    assert schema.ENUMS == enums
 
 
 def test_schema_module_is_generated():
-    path = pathlib.Path(_schema.__file__)
+    path = pathlib.Path(schema.__file__)
     wanted = proto_schema.render(*proto_schema.parse(proto_schema.PROTO.read_text()))
     assert path.read_text() == wanted, "run python -m tests.python.proto_schema"
 
 
 def test_field_numbers_are_unique():
-    for name, fields in _schema.MESSAGES.items():
+    for name, fields in schema.MESSAGES.items():
         numbers = [number for number, _ in fields.values()]
         assert len(set(numbers)) == len(numbers), name
 

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from smalt import _slices
+from smalt._programs import slicing
 
 
 def _factors(n: int) -> list[int]:
@@ -25,12 +25,12 @@ def _regrouped(draw: random.Random, dims: list[int]) -> list[int]:
     return out or [1]
 
 
-def _box(draw: random.Random, shape: list[int]) -> _slices.Box:
+def _box(draw: random.Random, shape: list[int]) -> slicing.Box:
     starts = [draw.randrange(n) for n in shape]
     return tuple((at, draw.randint(1, n - at)) for at, n in zip(starts, shape))
 
 
-def _cut(x: np.ndarray, box: _slices.Box) -> np.ndarray:
+def _cut(x: np.ndarray, box: slicing.Box) -> np.ndarray:
     return x[tuple(slice(at, at + size) for at, size in box)]
 
 
@@ -41,7 +41,7 @@ def test_a_slice_of_a_reshaped_array_is_a_slice_of_the_array() -> None:
         own = [draw.choice([1, 2, 3, 4]) for _ in range(draw.randint(1, 4))]
         shape = _regrouped(draw, own)
         box = _box(draw, shape)
-        boxes = _slices.operand_boxes("reshape", {"new_sizes": shape, "dimensions": None}, [own], shape, box)
+        boxes = slicing.operand_boxes("reshape", {"new_sizes": shape, "dimensions": None}, [own], shape, box)
         if boxes is None:
             continue
         found += 1
@@ -59,7 +59,7 @@ def test_a_slice_of_a_broadcast_array(seed: int) -> None:
     where = sorted(draw.sample(range(3), 2))
     own = [draw.choice([1, shape[d]]) for d in where]
     box = _box(draw, shape)
-    (found,) = _slices.operand_boxes("broadcast_in_dim", {"broadcast_dimensions": tuple(where)}, [own], shape, box) or [()]
+    (found,) = slicing.operand_boxes("broadcast_in_dim", {"broadcast_dimensions": tuple(where)}, [own], shape, box) or [()]
     x = np.arange(math.prod(own)).reshape(own)
     full = [own[where.index(d)] if d in where else 1 for d in range(3)]
     want = _cut(np.broadcast_to(x.reshape(full), shape), box)

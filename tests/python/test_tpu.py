@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import smalt
-from smalt import _pallas_call
+from smalt._blocks import pallas_call
 
 F32 = jnp.float32
 X = np.random.default_rng(0).normal(size=(32, 128)).astype(np.float32)
@@ -42,7 +42,7 @@ def twice(x_ref: Any, o_ref: Any) -> None:
 
 def decided(f: Any, *arrays: Any) -> Any:
     (eqn,) = (e for e in jax.make_jaxpr(f)(*arrays).jaxpr.eqns if e.primitive.name == "pallas_call")
-    return _pallas_call._Call(eqn.params)
+    return pallas_call.Call(eqn.params)
 
 
 # ------------------------------------------------------------------------------------------ memories

@@ -1,7 +1,7 @@
 """Kernels written for Pallas:Triton, in the emulator."""
 
 import pytest
-from smalt import _ordered
+from smalt._primitives import ordered
 
 from tests.kernels.suite import enabled
 from tests.kernels.suite_triton import *  # noqa: F403
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.shared
 
 def test_elements_that_are_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses of arrays of more than 2 GiB, computed for small ones."""
-    monkeypatch.setattr(_ordered, "NEAR", 1)
+    monkeypatch.setattr(ordered, "NEAR", 1)
     with enabled():
         for seed in range(30):
             Update.of(seed, ONES).run()

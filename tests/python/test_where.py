@@ -165,7 +165,7 @@ def test_an_installed_package_is_not_the_user_s(tmp_path: pathlib.Path, monkeypa
         ("/venv/lib/python3.12/site-packages/tokamax/kernel.py", True),
         ("/usr/lib/python3/dist-packages/x.py", True),
         (str(pathlib.Path(jax.__file__).parent / "_src/pallas/mosaic_gpu/pipeline.py"), True),
-        (str(pathlib.Path(smalt.__file__).parent / "_walk.py"), True),
+        (str(pathlib.Path(smalt.__file__).parent / "_walk" / "walk.py"), True),
         ("/home/me/jax_experiments/site-packages.py", False),
         (str(pathlib.Path(jax.__file__).parent) + "_of_mine/x.py", False),
         ("<stdin>", False),

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import smalt
-from smalt import _ffi, _native
+from smalt import _native
+from smalt._lowering import ffi
 from tests.python.fresh import run_script
 
 SHAPE = jax.ShapeDtypeStruct((128, 64), jnp.float32)
@@ -73,13 +74,13 @@ def test_many_threads():
 
 
 def test_exported_program_runs_in_another_process(tmp_path):
-    allow = [jax.export.DisabledSafetyCheck.custom_call(_ffi.TARGET_NAME)]
+    allow = [jax.export.DisabledSafetyCheck.custom_call(ffi.TARGET_NAME)]
     program = jax.export.export(jax.jit(lambda x: add(1)(x) * 2), disabled_checks=allow)(SHAPE)
     (tmp_path / "program").write_bytes(program.serialize())
     script = f"""
         import pathlib, jax.export, numpy as np
-        from smalt import _ffi
-        _ffi.register(["cpu"])
+        from smalt._lowering import ffi
+        ffi.register(["cpu"])
         program = jax.export.deserialize(pathlib.Path({str(tmp_path / "program")!r}).read_bytes())
         print(np.asarray(program.call(np.full((128, 64), 4, np.float32)))[-1, -1])
     """

@@ -3,10 +3,12 @@
 The rest of the plugin sees one internal form: the names, parameters and semantics of `docs/descriptor.md`.
 Features are detected; where one version means something else with the same equation, a feature of that
 version stands for it and the comment says so. What the rest may ask for is listed here.
+Imports nothing else of smalt's.
 """
 
 from smalt._versions.calls import called_from_python, lowered_under
-from smalt._versions.definitions import defined_by_jax, defined_by_primitive, has_definition, lowered_function
+from smalt._versions.contract import check
+from smalt._versions.definitions import defined_by_jax, defined_by_primitive, has_definition
 from smalt._versions.derivatives import (
     bind_scope,
     chain_derivative,

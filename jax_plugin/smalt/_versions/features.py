@@ -13,7 +13,7 @@ try:
 except ImportError:  # JAX is about to remove it: then nobody has its parameters
     TRITON = None
 IS_011 = hasattr(jax_core.Jaxpr, "with_consts")  # one class is a jaxpr, with or without the values of its constvars
-IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12: `_contract.py`
+IS_012 = hasattr(gpu_primitives, "barrier_arrive_and_wait_p")  # came with 0.12: `contract.py`
 
 #: What nothing in an equation shows (`Semantics` in the schema).
 FALSE_PREDICATE_SUPPRESSES_ARRIVAL = IS_012
