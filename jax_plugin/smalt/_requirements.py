@@ -38,6 +38,8 @@ def explained() -> Iterator[None]:
     """Within the scope, a failing import of JAX's parts becomes one that says what to install."""
     try:
         yield
+    except NotInstalled:
+        raise
     except (ImportError, AttributeError, TypeError) as e:
         version = jax_version()
         tested = ", ".join(TESTED_JAX)

@@ -2,9 +2,13 @@
 
 The rest of the plugin sees one internal form: the names, parameters and semantics of `docs/descriptor.md`.
 Features are detected; where one version means something else with the same equation, a feature of that
-version stands for it and the comment says so. What the rest may ask for is listed here.
-Imports nothing else of smalt's.
+version stands for it and the comment says so. What the rest may ask for is listed here. What is read of JAX's private parts
+is a contract (`contract_rows.py`), whose names are looked at before anything here needs them. Imports nothing else of smalt's.
 """
+
+from smalt._versions import contract
+
+contract.check_names()
 
 from smalt._versions.calls import called_from_python, lowered_under
 from smalt._versions.contract import check
@@ -50,12 +54,7 @@ from smalt._versions.devices import (
     process_index,
     stop_answering,
 )
-from smalt._versions.features import (
-    FALSE_PREDICATE_SUPPRESSES_ARRIVAL,
-    LEADER_TRACKED_LAST_AXIS_ONLY,
-    TENSOR_CORE_BARRIER_TRACKS_COPIES,
-    TRITON,
-)
+from smalt._versions.features import FALSE_PREDICATE_SUPPRESSES_ARRIVAL, LEADER_TRACKED_LAST_AXIS_ONLY, TENSOR_CORE_BARRIER_TRACKS_COPIES, TRITON
 from smalt._versions.fragments import (
     FragmentedArray,
     StockLaunchContext,

@@ -21,7 +21,7 @@ from jax._src.pallas.mosaic_gpu import primitives as gpu_primitives
 from jax._src.state import discharge as _discharge
 from jax._src.state import primitives as _state_primitives
 
-from smalt._versions.features import IS_011
+from smalt._versions.features import CONSTS_ARE_FIRST_INPUTS, DISCHARGES_WITH_CONTEXT, IS_011, LINEARIZES_WITH_STRUCTURE
 from smalt._versions.jaxprs import open_jaxpr
 from smalt._versions.lowering import take_away, zeros
 from smalt._versions.references import is_ref_aval
@@ -78,7 +78,7 @@ class _ChainedLinearization(_ChainedDerivative):
 def linearized(results: Sequence[Any], operands: Sequence[Any], linear: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]) -> Any:
     """What a rule to linearize gives: results, and `linear(operands, tangents)`, which gives theirs."""
     has_tangent = [is_float(x) for x in results]
-    if IS_011:  # which has residuals of a structure, too
+    if LINEARIZES_WITH_STRUCTURE:
         return results, has_tangent, operands, None, lambda given, _, *tangents: linear(given, tangents)
     return results, has_tangent, operands, lambda given, *tangents: linear(given, tangents)
 
@@ -153,9 +153,7 @@ def trace_body(body: Callable[..., None], avals: Sequence[Any], name: str) -> An
 
 def without_references(jaxpr: Any) -> Any:
     """A jaxpr that takes what its references hold, and gives what they are left with."""
-    if IS_011:
-        return _discharge.discharge_state(jaxpr, strip_memory_space=True)
-    return _discharge.discharge_state(jax_core.ClosedJaxpr(jaxpr, ()))
+    return _discharge.discharge_state(_closed(jaxpr), **({"strip_memory_space": True} if DISCHARGES_WITH_CONTEXT else {}))
 
 
 def without_new_references(closed: Any) -> Any:
@@ -163,7 +161,11 @@ def without_new_references(closed: Any) -> Any:
     opened, consts = open_jaxpr(closed)
     if not any(is_ref_aval(var.aval) for eqn in opened.eqns for var in eqn.outvars):
         return closed
-    return _discharge.discharge_state(opened if IS_011 else jax_core.ClosedJaxpr(opened, consts))
+    return _discharge.discharge_state(_closed(opened, consts))
+
+
+def _closed(jaxpr: Any, consts: Sequence[Any] = ()) -> Any:
+    return jaxpr if IS_011 else jax_core.ClosedJaxpr(jaxpr, consts)
 
 
 def _no_tangents(dtype: Any) -> Any:
@@ -201,7 +203,7 @@ masked_load_p, masked_swap_p = pallas_primitives.load_p, pallas_primitives.swap_
 
 def discharged_load(args: Sequence[Any], params: dict[str, Any]) -> dict[str, Any]:
     """What a rule takes that makes a load a function of what its reference holds: operands, and these by name."""
-    operands = args[1 if IS_011 else 2 :]
+    operands = args[1 if DISCHARGES_WITH_CONTEXT else 2 :]
     if "args_tree" in params:
         ref, transforms, mask, other = params["args_tree"].unflatten(operands)
     else:
@@ -239,8 +241,7 @@ def jvp_of_jaxpr(jaxpr: Any, nonzero: Sequence[bool]) -> tuple[Any, list[bool]]:
 
     It takes the operands, then the tangents that are not 0, and gives the results, then theirs.
     """
-    closed = jaxpr if IS_011 else jax_core.ClosedJaxpr(jaxpr, ())
-    made, has_tangent = _ad.jvp_jaxpr(closed, list(nonzero), False)
+    made, has_tangent = _ad.jvp_jaxpr(_closed(jaxpr), list(nonzero), False)
     opened, consts = open_jaxpr(made)
     if consts:
         raise NotImplementedError(f"it needs an array of constants: {', '.join(str(jax_core.typeof(c)) for c in consts)}")
@@ -249,7 +250,7 @@ def jvp_of_jaxpr(jaxpr: Any, nonzero: Sequence[bool]) -> tuple[Any, list[bool]]:
 
 def bind_scope(jaxpr: Any, captured: Sequence[Any], params: dict[str, Any]) -> list[Any]:
     """A `run_scoped` of a jaxpr that takes what it captures, then what is allocated."""
-    if IS_011:
+    if CONSTS_ARE_FIRST_INPUTS:
         scope = jaxpr.with_consts(captured)
     else:
         scope = jaxpr.replace(constvars=jaxpr.invars[: len(captured)], invars=jaxpr.invars[len(captured) :])

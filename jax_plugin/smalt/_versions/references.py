@@ -62,9 +62,7 @@ def ref_and_transforms(ref: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def transposed_ref(ref: Any, permutation: Sequence[int]) -> Any:
     """A view of a reference with its dimensions in another order."""
-    if hasattr(ref, "transpose"):
-        return ref.transpose(tuple(permutation))
-    return plgpu.transpose_ref(ref, tuple(permutation))
+    return ref.transpose(tuple(permutation))
 
 
 def is_plain_scratch(aval: Any) -> bool:
