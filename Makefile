@@ -3,6 +3,7 @@
 # make lint     formats, lints and types
 # make fuzz     random kernels with fresh seeds, on all cores: make fuzz MINUTES=10
 # make mutants  changes the compiler for the worse in some sixty ways, and says which of them the tests find
+# make canary   whether JAX's newest release is as smalt reads it
 # make gpu-test what needs one; with no build tools: make gpu-test SMALT_LIBRARY=/path/to/libsmalt.so PYTHON=python-with-jax-and-pytest
 # make build    the library, optimised, into the Python package
 # make wheel    both as a wheel, into dist/
@@ -15,7 +16,7 @@ CUDA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo 1)
 JAX := $(if $(CUDA),jax[cuda13],jax)
 export SMALT_XLA_FFI_INCLUDE_DIR ?= $(shell $(PYTHON) scripts/xla_headers.py)
 
-.PHONY: demo test gpu-test build wheel venv lint fuzz mutants clean FORCE
+.PHONY: demo test gpu-test build wheel venv lint fuzz mutants canary clean FORCE
 
 demo: build
 	$(BIN)/python -m examples.demo
@@ -51,6 +52,9 @@ fuzz: build
 
 mutants: build
 	$(BIN)/python -m tests.mutants
+
+canary: build
+	$(BIN)/python -m tests.canary
 
 clean:
 	rm -rf target build dist .venv .venv-* $(LIBRARY)
