@@ -1,4 +1,4 @@
-"""What `_dimensions` says: a part of a result is what an operation makes of the parts of its operands that it names."""
+"""What `dimensions.py` says: a part of a result is what an operation makes of the parts of its operands that it names."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ from smalt._versions import locations
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLUGIN = ROOT / "jax_plugin" / "smalt"
 
+pytestmark = pytest.mark.shared
+
 #: From the bottom: each imports what stands in rows above its own, and nothing beside it.
 LAYERS = (
     ("_errors", "_registry"),

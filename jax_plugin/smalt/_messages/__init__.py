@@ -1,6 +1,6 @@
 """The descriptor's messages: the schema, the wire format, JAX's types and parameters in it, and the debug table.
 
-Here: what turns a value of JAX's into bytes, whatever kernel or primitive it is of. Imports `_versions` and nothing else of smalt's.
+Here: what turns a value of JAX's into bytes, whatever kernel or primitive it is of. Imports `_versions`.
 """
 
 from smalt._messages.attrs import Axes, Opaque, attr, attributes, named_attributes, numbered_attributes

@@ -3,7 +3,7 @@
 The rest of the plugin sees one internal form: the names, parameters and semantics of `docs/descriptor.md`.
 Features are detected; where one version means something else with the same equation, a feature of that
 version stands for it and the comment says so. What the rest may ask for is listed here. What is read of JAX's private parts
-is a contract (`contract_rows.py`), whose names are looked at before anything here needs them. Imports nothing else of smalt's.
+is a contract (`contract_rows.py`), whose names are looked at before anything here needs them. Imports the shared modules alone.
 """
 
 from smalt._versions import contract

@@ -150,11 +150,11 @@ def _codes(function: Any) -> Iterator[types.CodeType]:
             left.append(x.__wrapped__)
 
 
-def _within(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _within(constant)
+def _within(code: types.CodeType) -> list[types.CodeType]:
+    found = [code]
+    for inner in found:  # which grows
+        found += [c for c in inner.co_consts if isinstance(c, types.CodeType)]
+    return found
 
 
 def _contents(cell: Any) -> Any:
@@ -168,11 +168,13 @@ def _contents(cell: Any) -> Any:
 def _functions_naming(module: str) -> dict[str, list[types.CodeType]]:
     """By the name of each of a module's primitives the functions of the module that use it."""
     found: dict[str, list[types.CodeType]] = {name: [] for name in vars(_module(module)) if name.endswith("_p")}
+    primitives = frozenset(found)
     for x in vars(_module(module)).values():
         x = getattr(x, "__wrapped__", x)
         if isinstance(x, types.FunctionType) and x.__module__ == module:
-            for name in found.keys() & set().union(*(code.co_names for code in _within(x.__code__))):
-                found[name].append(x.__code__)
+            for code in _within(x.__code__):
+                for name in primitives.intersection(code.co_names):
+                    found[name].append(x.__code__)
     return found
 
 

@@ -125,7 +125,7 @@ def zeros(ctx: Any, size: int) -> tuple[Any, Any]:
 
 
 def device_position(ctx: Any, within: Any | None = None) -> tuple[Any, Any]:
-    """The executing device's position in the mesh that the lowering runs under, or in what its host has of it (`_hosts.Within`), a `u32[]`: (value,
+    """The executing device's position in the mesh that the lowering runs under, or in what its host has of it (`_devices.Within`), a `u32[]`: (value,
     aval)."""
     aval = jax_core.ShapedArray((), np.dtype(np.uint32))
     whole, hlo = _mlir.hlo.partition_id(), _mlir.hlo
