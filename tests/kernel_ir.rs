@@ -334,7 +334,7 @@ fn python_modulo_and_division_of_non_negative_numbers_are_one_op() {
         vec![]
     });
     expect![[r#"
-          for %v3: i32 in 0..60 () {
+          for 0 .. 60 do (%v3: i32) {
             %v5: i32 = rem %v3, 4  // 0..=3
             %v15: i32 = div %v3, 4  // 0..=14
             debug_print "{}" %v5
@@ -389,7 +389,7 @@ fn a_while_that_counts_is_a_for() {
     b.keep(r[2]);
     expect![[r#"
           %v0: i32 = load alloc0[0]: i32
-          for %v7: i32 in 0..%v0 () {
+          for 0 .. %v0 do (%v7: i32) {
             %v18: i32 = mul %v7, 3
             %v19: i32 = add %v18, 10
             debug_print "{}" %v19
@@ -514,8 +514,8 @@ fn barrier_phases_flow_through_scopes_loops_and_arms() {
     });
     expect![[r#"
         %v3: bool = load alloc0[0]: bool
-        %v10: u32 = for %v2: i32 in 0..5 (%v5: u32 = 0:u32) {
-          %v9: u32 = scope alloc1 {
+        %v10: u32 = for 0 .. 5 from 0:u32 do (%v2: i32, %v5: u32) {
+          %v9: u32 = scope(alloc1) {
             %v6: u32 = barrier_wait alloc1[0]: barrier phases %v5
             %v8: u32 = switch %v3 case 0 {
               yield %v6
@@ -566,7 +566,7 @@ fn phases_of_warps_are_per_warp() {
         b.wait(bars, 0);
     });
     let text = b.normalize();
-    assert!(text.contains("u32 per warp = warp_map axis0 ("), "{text}");
+    assert!(text.contains("u32 per warp = warp_map axis0 from "), "{text}");
     assert!(text.contains("barrier_wait alloc0[0]: barrier phases %v"), "{text}");
 }
 
@@ -603,9 +603,9 @@ fn an_accumulator_is_carried_and_wgmmas_contract_is_kept() {
         b.keep(v);
     });
     expect![[r#"
-          scope alloc0,alloc1 {
+          scope(alloc0,alloc1) {
             %v4: acc f32[64,64] = acc_init
-            %v8: acc f32[64,64] = for %v2: i32 in 0..8 (%v5: acc f32[64,64] = %v4) {
+            %v8: acc f32[64,64] = for 0 .. 8 from %v4 do (%v2: i32, %v5: acc f32[64,64]) {
               %v6: acc f32[64,64] = wgmma %v5 += alloc0: f16[64,64] @ alloc1: f16[64,64]
               %v7: acc f32[64,64] = wgmma_wait 1 %v6
               commit_smem
@@ -698,12 +698,12 @@ fn a_role_branch_inside_a_loop_becomes_one_loop_per_role() {
           %v7: bool = ne %v3, 2
           switch %v7 case 0 {
             set_max_registers decrease 40
-            for %v8: i32 in 0..16 () {
+            for 0 .. 16 do (%v8: i32) {
               debug_print "{}" %v8
             }
           } case 1 {
             set_max_registers increase 232
-            for %v10: i32 in 0..16 () {
+            for 0 .. 16 do (%v10: i32) {
               %v11: i32 = rem %v10, 4  // 0..=3
               debug_print "{}" %v11
             }
@@ -1346,12 +1346,12 @@ fn ring(ring: Ring) -> String {
 #[test]
 fn a_producer_runs_into_its_next_tile() {
     expect![[r#"
-        scope alloc3,alloc4,alloc5 {
+        scope(alloc3,alloc4,alloc5) {
           %v0: i32 = load alloc1[0]: i32
           %v1: i32 = axis_index axis0  // 0..=1
           %v6: bool = eq %v1, 1
           switch %v6 case 0 {
-            %v20: u32 = for %v7: i32 in 0..%v0 (%v18: u32 = 0:u32) {
+            %v20: u32 = for 0 .. %v0 from 0:u32 do (%v7: i32, %v18: u32) {
               %v8: i32 = rem %v7, 4  // 0..=3
               %v19: u32 = barrier_wait alloc4[%v8]: barrier phases %v18
               %v9: f32[64,64] = load alloc3[%v8, 0:+64, 0:+64]: f32[64,64]
@@ -1360,9 +1360,9 @@ fn a_producer_runs_into_its_next_tile() {
               yield %v19
             }
           } case 1 {
-            %v28: u32 = for %v10: i32 in 0..%v0 (%v21: u32 = 0:u32) {
+            %v28: u32 = for 0 .. %v0 from 0:u32 do (%v10: i32, %v21: u32) {
               %v33: bool = gt %v10, 0
-              %v35: u32 = for %v11: i32 in 0..4 (%v34: u32 = %v21) {
+              %v35: u32 = for 0 .. 4 from %v21 do (%v11: i32, %v34: u32) {
                 %v37: u32 = switch %v33 case 0 {
                   yield %v34
                 } case 1 {
@@ -1372,7 +1372,7 @@ fn a_producer_runs_into_its_next_tile() {
                 copy_gmem_to_smem alloc0[0:+64, 0:+64]: f32[64,64] -> alloc3[%v11, 0:+64, 0:+64]: f32[64,64] using alloc4[%v11]: barrier
                 yield %v37
               }
-              %v24: u32 = for %v12: i32 in 0..%v0 (%v22: u32 = %v35) {
+              %v24: u32 = for 0 .. %v0 from %v35 do (%v12: i32, %v22: u32) {
                 %v13: i32 = rem %v12, 4  // 0..=3
                 %v23: u32 = barrier_wait alloc5[%v13]: barrier phases %v22
                 copy_gmem_to_smem alloc0[0:+64, 0:+64]: f32[64,64] -> alloc3[%v13, 0:+64, 0:+64]: f32[64,64] using alloc4[%v13]: barrier
@@ -1384,7 +1384,7 @@ fn a_producer_runs_into_its_next_tile() {
             %v41: u32 = switch %v40 case 0 {
               yield %v28
             } case 1 {
-              %v27: u32 = for %v14: i32 in 0..4 (%v25: u32 = %v28) {
+              %v27: u32 = for 0 .. 4 from %v28 do (%v14: i32, %v25: u32) {
                 %v26: u32 = barrier_wait alloc5[%v14]: barrier phases %v25
                 yield %v26
               }
@@ -1512,10 +1512,10 @@ fn epilogue(wrong: Epilogue) -> String {
 #[test]
 fn a_tile_is_stored_beside_the_next_ones_first_steps() {
     expect![[r#"
-        scope alloc2,alloc3,alloc4,alloc5,alloc6 {
+        scope(alloc2,alloc3,alloc4,alloc5,alloc6) {
           %v0: i32 = load alloc0[0]: i32
           %v21: f32[64,128] = constant splat 0x0
-          %v19: u32, %v23: f32[64,128] = for %v4: i32 in 0..%v0 (%v14: u32 = 0:u32, %v22: f32[64,128] = %v21) {
+          %v19: u32, %v23: f32[64,128] = for 0 .. %v0 from 0:u32, %v21 do (%v4: i32, %v14: u32, %v22: f32[64,128]) {
             %v24: bool = gt %v4, 0
             %v7: acc f32[64,128] = acc_init
             %v26: u32 = barrier_wait alloc5[0]: barrier phases %v14
@@ -1540,7 +1540,7 @@ fn a_tile_is_stored_beside_the_next_ones_first_steps() {
             }
             %v32: acc f32[64,128] = wgmma_wait 0 %v31
             barrier_arrive alloc6[0]: barrier
-            %v11: acc f32[64,128], %v17: u32 = for %v5: i32 in 2..8 (%v8: acc f32[64,128] = %v32, %v15: u32 = %v30) {
+            %v11: acc f32[64,128], %v17: u32 = for 2 .. 8 from %v32, %v30 do (%v5: i32, %v8: acc f32[64,128], %v15: u32) {
               %v16: u32 = barrier_wait alloc5[0]: barrier phases %v15
               %v9: acc f32[64,128] = wgmma %v8 += alloc2[0:+64, 0:+64]: f16[64,64] @ alloc3: f16[64,128]
               %v10: acc f32[64,128] = wgmma_wait 0 %v9
@@ -1783,11 +1783,11 @@ fn late(what: Late) -> Kernel {
 #[test]
 fn a_tile_is_stored_behind_the_next_ones_copies() {
     expect![[r#"
-        scope alloc6,alloc7,alloc8,alloc10,alloc11 {
+        scope(alloc6,alloc7,alloc8,alloc10,alloc11) {
           %v0: i32 = load alloc0[0]: i32
-          %v29: u32 = scope alloc9 {
+          %v29: u32 = scope(alloc9) {
             %v23: f32[64,128] = constant splat 0x0
-            %v21: u32, %v25: f32[64,128] = for %v4: i32 in 0..%v0 (%v16: u32 = 0:u32, %v24: f32[64,128] = %v23) {
+            %v21: u32, %v25: f32[64,128] = for 0 .. %v0 from 0:u32, %v23 do (%v4: i32, %v16: u32, %v24: f32[64,128]) {
               copy_gmem_to_smem alloc2: f16[64,64] -> alloc6: f16[64,64] using alloc10[0]: barrier
               copy_gmem_to_smem alloc3: f16[64,128] -> alloc7: f16[64,128] using alloc10[0]: barrier
               %v26: bool = gt %v4, 0
@@ -1799,7 +1799,7 @@ fn a_tile_is_stored_behind_the_next_ones_copies() {
                 wait_smem_to_gmem 0 smem_read
               }
               %v27: acc f32[64,128] = acc_init
-              %v13: acc f32[64,128], %v19: u32 = for %v6: i32 in 0..4 (%v10: acc f32[64,128] = %v27, %v17: u32 = %v16) {
+              %v13: acc f32[64,128], %v19: u32 = for 0 .. 4 from %v27, %v16 do (%v6: i32, %v10: acc f32[64,128], %v17: u32) {
                 %v18: u32 = barrier_wait alloc10[0]: barrier phases %v17
                 %v11: acc f32[64,128] = wgmma %v10 += alloc6: f16[64,64] @ alloc7: f16[64,128]
                 %v12: acc f32[64,128] = wgmma_wait 0 %v11

@@ -401,17 +401,13 @@ impl Visit<'_> for KindMatches<'_> {
 
 /// `OpKind`, and what its classes are made of.
 fn kinds() -> Enums {
-    let mut kinds = Enums::new();
-    for (name, only) in [("op.rs", Some("OpKind")), ("class.rs", None)] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/kernel_ir").join(name);
-        let file = syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap();
-        for item in &file.items {
-            if let syn::Item::Enum(item) = item
-                && only.is_none_or(|only| item.ident == only)
-            {
-                let variants = item.variants.iter().map(|variant| variant.ident.to_string());
-                kinds.insert(item.ident.to_string(), variants.collect());
-            }
+    let rows = smalt::kernel_ir::ROWS.iter();
+    let mut kinds = Enums::from([("OpKind".to_string(), rows.map(|row| row.variant.to_string()).collect())]);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/kernel_ir/class.rs");
+    for item in syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap().items {
+        if let syn::Item::Enum(item) = item {
+            let variants = item.variants.iter().map(|variant| variant.ident.to_string());
+            kinds.insert(item.ident.to_string(), variants.collect());
         }
     }
     kinds

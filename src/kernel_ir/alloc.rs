@@ -1,5 +1,6 @@
 //! Allocations: what references refer to.
 use super::entities::{Alloc, Axis};
+use super::text::{given, parse_field, print_field, texts, visits};
 use super::types::{Elem, LayoutSpec, Shape};
 use crate::dtype::DType;
 use crate::error::Loc;
@@ -18,14 +19,15 @@ pub struct AllocData {
     pub loc: Loc,
 }
 
+texts! {
 /// A member's place in a union: members of one group lie one after another, groups overlap.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Copy)]
 pub struct Within {
-    pub union: Alloc,
+    union: Alloc,
     /// Bytes (SMEM) or columns (TMEM) from the union's start.
-    pub offset: u64,
-    pub group: u32,
-}
+    "at" offset: u64,
+    group: u32,
+}}
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum AllocKind {
@@ -59,14 +61,14 @@ pub enum AllocKind {
     Register { dtype: DType, accumulator: bool },
 }
 
+texts! {
 /// A barrier that every CTA differing in at most one of these axes arrives at.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ClusterBarrier {
     /// Each is one axis, or several that act as one.
-    pub collective_axes: Vec<Vec<Axis>>,
+    collective_axes: Vec<Vec<Axis>>,
     /// Only the leader's barrier is used: all arrive at that of the first block along the axes.
-    pub leader_tracked: bool,
-}
+    leader_tracked: bool,
+}}
 
 /// Where GMEM comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -77,14 +79,15 @@ pub enum GmemOrigin {
     Scratch { global: bool },
 }
 
+texts! {
 /// How a logical SMEM array is laid out: tiled over its last dims, then swizzled.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Default)]
 pub struct SmemTransforms {
     /// Tile of the last `tiling.len()` dims: physical `(…, dᵢ/tᵢ…, tᵢ…)`. Empty: untiled.
-    pub tiling: Shape,
+    "tile" tiling: Shape = Shape::new(),
     /// 32, 64 or 128; 0: unswizzled. Byte-address bits `[4, 4+k) ^= [7, 7+k)` with k = log2(swizzle/16).
-    pub swizzle_bytes: u32,
-}
+    "swizzle" swizzle_bytes: u32,
+}}
 
 impl AllocData {
     pub fn elem(&self) -> Elem {

@@ -1,13 +1,15 @@
 //! What sort of op an op is: the answer to what passes ask of every op.
 //!
-//! [`OpKind::class`] is exhaustive, and so is every `match` over a [`Class`]: a new op does not compile without its row here, and
-//! no pass treats it in a way that nobody thought of. A pass that knows more of some kinds takes these out (`if let`), with an
-//! answer for the others that is right whatever they do. A test keeps arms for whatever op out of every `match` on [`OpKind`].
-//! Tables that have a row for every op are few: names, [`visit`](super::visit), [`effects`](super::effects), [`legality`](super::legality),
-//! [`verify`](super::verify), [`print`](super::print), the signatures of layouts, plans of accesses, lowering, and the checker of order.
+//! The row of an op ([`table`](super::table)) says its class, and every `match` over a [`Class`] is exhaustive: no pass treats a new op
+//! in a way that nobody thought of. A pass that knows more of some kinds takes these out (`if let`), with an answer for the others that
+//! is right whatever they do. A test keeps arms for whatever op out of every `match` on [`OpKind`]. Tables that have an arm for every op
+//! are few: its types ([`verify`](super::verify)), [`legality`](super::legality), the signatures of layouts, plans of accesses, lowering,
+//! and the checker of order.
 use super::entities::{Alloc, Axis, Region, Value};
 use super::op::{BinaryOp, CompareOp, Constant, Does, OpKind, UnaryOp};
 use smallvec::{SmallVec, smallvec};
+
+pub(crate) use super::op::pure_ops;
 
 /// What sort of op it is: what passes ask that must have an answer for every op. Who needs to know more than the class says takes
 /// the kinds that it knows out of it, with an answer for the others that is right whatever they do.
@@ -164,170 +166,27 @@ impl<'a> Control<'a> {
     }
 }
 
-/// The ops of [`Class::Pure`] as a pattern, for tables with a row for each other op.
-macro_rules! pure_ops {
-    () => {
-        OpKind::Constant(_)
-            | OpKind::Unary { .. }
-            | OpKind::Binary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Clamp { .. }
-            | OpKind::IntegerPow { .. }
-            | OpKind::Convert { .. }
-            | OpKind::Bitcast { .. }
-            | OpKind::ReducePrecision { .. }
-            | OpKind::Iota { .. }
-            | OpKind::Broadcast { .. }
-            | OpKind::Reshape { .. }
-            | OpKind::Transpose { .. }
-            | OpKind::Slice { .. }
-            | OpKind::DynamicSlice { .. }
-            | OpKind::DynamicUpdateSlice { .. }
-            | OpKind::Concat { .. }
-            | OpKind::Pad { .. }
-            | OpKind::Reverse { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::ArgReduce { .. }
-            | OpKind::Cumulative { .. }
-            | OpKind::Take { .. }
-            | OpKind::Put { .. }
-            | OpKind::Sort { .. }
-            | OpKind::MultipleOf { .. }
-            | OpKind::LayoutCast { .. }
-            | OpKind::Relayout { .. }
-            | OpKind::AxisIndex { .. }
-            | OpKind::Dot { .. }
-            | OpKind::InlinePtx {
-                does: $crate::kernel_ir::Does::Computes | $crate::kernel_ir::Does::Exchanges,
-                ..
-            }
-    };
+pub(super) fn elementwise(function: Function<'_>) -> Pure<'_> {
+    Pure::Elementwise(function)
 }
-pub(crate) use pure_ops;
+
+pub(super) fn shape(op: ShapeOp<'_>) -> Pure<'_> {
+    Pure::Shape(op)
+}
+
+pub(super) fn control(control: Control<'_>) -> Class<'_> {
+    Class::Control(control)
+}
+
+/// Of instructions of the user's.
+pub(super) fn instructions(does: Does) -> Class<'static> {
+    match does {
+        Does::Computes | Does::Exchanges => Class::Pure(Pure::Inline),
+        Does::Acts => Class::Instructions,
+    }
+}
 
 impl OpKind {
-    /// What sort of op it is.
-    pub fn class(&self) -> Class<'_> {
-        use Class::{Accumulator, Aside, Memory, Pinned, Synchronisation};
-        let pure = |pure| Class::Pure(pure);
-        let elementwise = |function| Class::Pure(Pure::Elementwise(function));
-        let shape = |op| Class::Pure(Pure::Shape(op));
-        let control = |control| Class::Control(control);
-        match *self {
-            OpKind::Constant(ref constant) => pure(Pure::Constant(constant)),
-            OpKind::Unary { op, a } => elementwise(Function::Unary { op, a }),
-            OpKind::Binary { op, a, b } => elementwise(Function::Binary { op, a, b }),
-            OpKind::Compare { op, a, b } => elementwise(Function::Compare { op, a, b }),
-            OpKind::Select { which, ref cases } => elementwise(Function::Select { which, cases }),
-            OpKind::Clamp { lo, x, hi } => elementwise(Function::Clamp { lo, x, hi }),
-            OpKind::IntegerPow { a, n } => elementwise(Function::IntegerPow { a, n }),
-            OpKind::Convert { a } => elementwise(Function::Convert { a }),
-            OpKind::ReducePrecision { .. } => elementwise(Function::ReducePrecision),
-            OpKind::MultipleOf { a, divisor } => elementwise(Function::MultipleOf { a, divisor }),
-            OpKind::Bitcast { .. } => pure(Pure::Bitcast),
-            OpKind::Iota { .. } => pure(Pure::Iota),
-            OpKind::Broadcast { ref dims, .. } => shape(ShapeOp::Broadcast { dims }),
-            OpKind::Reshape { .. } => shape(ShapeOp::Reshape),
-            OpKind::Transpose { .. } => shape(ShapeOp::Transpose),
-            OpKind::Slice {
-                ref starts,
-                ref strides,
-                ..
-            } => shape(ShapeOp::Slice { starts, strides }),
-            OpKind::DynamicSlice { ref starts, .. } => shape(ShapeOp::DynamicSlice { starts }),
-            OpKind::DynamicUpdateSlice { ref starts, .. } => shape(ShapeOp::DynamicUpdateSlice { starts }),
-            OpKind::Concat { dim, .. } => shape(ShapeOp::Concat { dim }),
-            OpKind::Pad {
-                ref low, ref interior, ..
-            } => shape(ShapeOp::Pad { low, interior }),
-            OpKind::Reverse { ref dims, .. } => shape(ShapeOp::Reverse { dims }),
-            OpKind::Reduce { a, ref axes, .. } => pure(Pure::Reduce { a, axes }),
-            OpKind::ArgReduce { .. } | OpKind::Cumulative { .. } => pure(Pure::Run),
-            OpKind::Take { .. } | OpKind::Put { .. } | OpKind::Sort { .. } => pure(Pure::Exchange),
-            OpKind::Dot { acc, a, b, .. } => pure(Pure::Product { acc, a, b }),
-            OpKind::LayoutCast { .. } => pure(Pure::LayoutCast),
-            OpKind::Relayout { a } => pure(Pure::Relayout { a }),
-            OpKind::AxisIndex { axis } => pure(Pure::AxisIndex(axis)),
-            OpKind::InlinePtx {
-                does: Does::Computes | Does::Exchanges,
-                ..
-            } => pure(Pure::Inline),
-            OpKind::InlinePtx { does: Does::Acts, .. } => Class::Instructions,
-            OpKind::OptimizationBarrier { .. } => Pinned,
-            OpKind::Load { .. }
-            | OpKind::Store { .. }
-            | OpKind::Swap { .. }
-            | OpKind::AtomicUpdate { .. }
-            | OpKind::LoadMasked { .. }
-            | OpKind::StoreMasked { .. }
-            | OpKind::LoadAt { .. }
-            | OpKind::StoreAt { .. }
-            | OpKind::AtomicUpdateAt { .. }
-            | OpKind::DotInPlace { .. }
-            | OpKind::CopyGmemToSmem { .. }
-            | OpKind::CopySmemToGmem { .. }
-            | OpKind::Prefetch { .. }
-            | OpKind::AsyncStoreSmem { .. } => Memory,
-            OpKind::CommitGroup
-            | OpKind::WaitSmemToGmem { .. }
-            | OpKind::WaitGmemToSmem { .. }
-            | OpKind::CommitSmem
-            | OpKind::BarrierArrive { .. }
-            | OpKind::BarrierWait { .. }
-            | OpKind::BarrierTest { .. }
-            | OpKind::MbarrierArrive { .. }
-            | OpKind::MbarrierExpect { .. }
-            | OpKind::MbarrierWait { .. }
-            | OpKind::Sync { .. }
-            | OpKind::Fence { .. }
-            | OpKind::SemaphoreSignal { .. }
-            | OpKind::SemaphoreSignalParallel { .. }
-            | OpKind::SemaphoreWait { .. }
-            | OpKind::SemaphoreRead { .. } => Synchronisation,
-            OpKind::AccInit { .. } | OpKind::Wgmma { .. } | OpKind::WgmmaWait { .. } | OpKind::AccRead { .. } => {
-                Accumulator
-            }
-            OpKind::For {
-                lower,
-                upper,
-                ref inits,
-                ref xs,
-                reverse: _,
-                unroll: _,
-                body,
-            } => control(Control::For {
-                lower,
-                upper,
-                inits,
-                xs,
-                body,
-            }),
-            OpKind::While { ref inits, cond, body } => control(Control::While { inits, cond, body }),
-            OpKind::Switch { selector, ref arms } => control(Control::Switch { selector, arms }),
-            OpKind::Scope {
-                ref allocs,
-                collective,
-                body,
-            } => control(Control::Scope {
-                allocs,
-                collective,
-                body,
-            }),
-            OpKind::WarpMap {
-                axis: _,
-                ref inits,
-                body,
-            } => control(Control::WarpMap { inits, body }),
-            OpKind::SetMaxRegisters { .. }
-            | OpKind::Delay { .. }
-            | OpKind::GridDependency { .. }
-            | OpKind::DebugPrint { .. }
-            | OpKind::ProfileMark { .. }
-            | OpKind::PrintLayout { .. } => Aside,
-        }
-    }
-
     /// What it computes, if it is of [`Class::Pure`].
     pub fn pure(&self) -> Option<Pure<'_>> {
         let Class::Pure(pure) = self.class() else { return None };
@@ -349,19 +208,12 @@ impl OpKind {
 
     /// Whether it is of [`Class::Pure`]. Accumulator ops are not (linearity).
     pub fn is_pure(&self) -> bool {
-        let is_pure = self.pure().is_some();
-        assert_eq!(
-            is_pure,
-            matches!(self, pure_ops!()),
-            "the class and the pattern of {self:?}"
-        );
-        is_pure
+        self.pure().is_some()
     }
 
     /// Whether it may be executed where it was not: it is pure, and nothing of it is checked where it stands.
     pub fn is_speculatable(&self) -> bool {
-        // What the author promises holds where the author says so.
-        self.is_pure() && !matches!(self, OpKind::MultipleOf { .. })
+        self.is_pure() && !self.is_promise()
     }
 
     /// How its regions run, if it has any.

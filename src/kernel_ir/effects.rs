@@ -1,13 +1,11 @@
 //! What ops do to memory and to its order: the one account of it.
 //!
-//! Every op says here which bytes it reads and writes, by which proxy, who does it and when it is over ([`of`]), what it does to
-//! the order of other accesses ([`order`]), and what its results tell of others ([`look`]). They are columns of one exhaustive
-//! table: a new op does not compile without its row. Who needs to know what an op touches (the placing of barriers, passes that
+//! An op's row ([`table`](super::table)) says in these words which bytes it reads and writes, by which proxy, who does it and when it is
+//! over ([`of`]), what it does to the order of other accesses ([`order`]), and what its results tell of others ([`look`]). Who needs to know what an op touches (the placing of barriers, passes that
 //! move waits and stores, scopes of acquire and release) asks here and nowhere else. Barriers and semaphores synchronise; they are no data.
-use super::class::pure_ops;
 use super::entities::Alloc;
 use super::kernel::Kernel;
-use super::op::{Arriving, AtomicOp, Does, FenceKind, MmaOperand, OpKind, WaitScope};
+use super::op::{AtomicOp, Does, InlinePtx, MmaOperand, OpKind, WaitScope};
 use super::types::{Elem, Group};
 use super::view::RefUse;
 use cranelift_entity::SecondaryMap;
@@ -138,174 +136,146 @@ pub enum Look<'a> {
 }
 
 /// What an op itself does (not what the ops in its regions do).
-struct Row<'a> {
-    effects: SmallVec<[Effect<'a>; 2]>,
+pub(super) struct Effects<'a> {
+    accesses: SmallVec<[Effect<'a>; 2]>,
     order: Order<'a>,
     look: Option<Look<'a>>,
 }
 
 /// What an op itself does to memory.
 pub fn of(kind: &OpKind) -> SmallVec<[Effect<'_>; 2]> {
-    row(kind).effects
+    kind.effects().accesses
 }
 
 /// What an op itself does to the order of accesses. A copy with a group of its own commits it behind its accesses.
 pub fn order(kind: &OpKind) -> Order<'_> {
-    row(kind).order
+    kind.effects().order
 }
 
 /// What an op's results tell that others may change.
 pub fn look(kind: &OpKind) -> Option<Look<'_>> {
-    row(kind).look
+    kind.effects().look
 }
 
-/// The table.
-fn row(kind: &OpKind) -> Row<'_> {
-    let row = |effects, order, look| Row { effects, order, look };
-    let does = |effects| row(effects, Order::None, None);
-    let orders = |order| row(smallvec![], order, None);
-    let lanes = |view, access| effect(view, Proxy::Generic, access, Actor::Lanes, Completion::Now);
-    let any_lanes = |view, access| effect(view, Proxy::Generic, access, Actor::AnyLanes, Completion::Now);
-    let stores = |view, access| does(smallvec![lanes(view, access)]);
-    let loads = |view, access| row(smallvec![lanes(view, access)], Order::None, Some(Look::Memory(view)));
-    let copy = |view, access, completion| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, completion);
-    let mma = |view| effect(view, Proxy::TensorCore, Access::Read, Actor::Warps, Completion::Wgmma);
-    match kind {
-        OpKind::Load { src } => loads(src, Access::Read),
-        OpKind::Swap { dst, .. } => loads(dst, Access::Update),
-        OpKind::Store { dst, .. } => stores(dst, Access::Write),
-        OpKind::AtomicUpdate { dst, .. } => stores(dst, Access::Update),
-        OpKind::LoadMasked { src, .. } | OpKind::LoadAt { src, .. } => row(
-            smallvec![any_lanes(src, Access::Read)],
-            Order::None,
-            Some(Look::Memory(src)),
-        ),
-        OpKind::StoreMasked { dst, .. } | OpKind::StoreAt { dst, .. } => does(smallvec![any_lanes(dst, Access::Write)]),
-        OpKind::AtomicUpdateAt { dst, .. } => does(smallvec![any_lanes(dst, Access::Update)]),
-        // Its bytes complete on the barrier; nobody arrives.
-        OpKind::AsyncStoreSmem {
-            dst, atomic, barrier, ..
-        } => does(smallvec![effect(
-            dst,
-            Proxy::AsyncCopy,
-            update_if(atomic.is_some()),
-            Actor::Warps,
-            Completion::Barrier(barrier)
-        )]),
-        OpKind::CopyGmemToSmem { src, dst, barrier, .. } => {
-            let (completion, order) = match barrier {
-                Some(barrier) => (Completion::Barrier(barrier), Order::ArriveByIssuer),
-                None => (Completion::LoadGroup, Order::None),
-            };
-            let (from, to) = (
-                copy(src, Access::Read, completion),
-                copy(dst, Access::Write, completion),
-            );
-            row(smallvec![from, to], order, None)
-        }
-        OpKind::CopySmemToGmem {
-            src,
-            dst,
-            reduction,
-            commit_group,
-            ..
-        } => {
-            let (from, to) = (
-                copy(src, Access::Read, Completion::StoreGroup),
-                copy(dst, update_if(reduction.is_some()), Completion::StoreGroup),
-            );
-            let order = if *commit_group {
-                Order::CommitStores
-            } else {
-                Order::None
-            };
-            row(smallvec![from, to], order, None)
-        }
-        OpKind::Wgmma { acc: _, a, b } => does(match a {
-            MmaOperand::Smem(a) => smallvec![mma(a), mma(b)],
-            MmaOperand::Registers(_) => smallvec![mma(b)],
-        }),
-        OpKind::DotInPlace { acc: _, a, b } => does(
-            [a, b]
-                .into_iter()
-                .filter_map(|operand| match operand {
-                    MmaOperand::Smem(r) => Some(any_lanes(r, Access::Read)),
-                    MmaOperand::Registers(_) => None,
-                })
-                .collect(),
-        ),
-        OpKind::Sync { group } => orders(Order::Meet(*group)),
-        OpKind::CommitSmem => orders(Order::CommitSmem),
-        OpKind::SemaphoreSignal { .. } | OpKind::SemaphoreSignalParallel { .. } => orders(Order::MeetExecuting {
-            acquires: false,
-            signals: true,
-        }),
-        OpKind::SemaphoreWait { .. } => orders(Order::MeetExecuting {
-            acquires: true,
-            signals: false,
-        }),
-        // Relaxed: what it tells of other memory needs a wait.
-        OpKind::SemaphoreRead { .. } => row(smallvec![], Order::None, Some(Look::Semaphore)),
-        OpKind::BarrierWait { barrier, .. } => orders(Order::Wait(barrier)),
-        OpKind::BarrierTest { barrier, .. } => row(smallvec![], Order::Wait(barrier), Some(Look::Barrier)),
-        OpKind::BarrierArrive { .. } => orders(Order::Arrive),
-        OpKind::MbarrierArrive {
-            by: Arriving::Warps | Arriving::All,
-            ..
-        } => orders(Order::Arrive),
-        OpKind::MbarrierArrive { by: Arriving::One, .. } | OpKind::MbarrierExpect { .. } => {
-            orders(Order::MeetExecuting {
-                acquires: false,
-                signals: true,
-            })
-        }
-        OpKind::MbarrierWait { barrier, order, .. } => orders(match order.relaxed {
-            true => Order::Unknown,
-            false => Order::Wait(barrier),
-        }),
-        OpKind::CommitGroup => orders(Order::CommitStores),
-        OpKind::WaitSmemToGmem { n, scope } => orders(Order::WaitStores { n: *n, scope: *scope }),
-        OpKind::WgmmaWait { n, .. } => orders(Order::WaitWgmma { n: *n }),
-        OpKind::Fence { kind } => orders(match kind {
-            FenceKind::ProxyAsyncGlobal => Order::FenceDevice,
-            FenceKind::ProxyAsyncSharedCta => Order::FenceShared,
-            FenceKind::ProxyAsyncGenericAcquire | FenceKind::ProxyAsyncGenericRelease => Order::None,
-        }),
-        // A prefetch changes nothing that anyone can see; waits for sm_80 copies are refused by lowering.
-        OpKind::Prefetch { .. } | OpKind::WaitGmemToSmem { .. } => does(smallvec![]),
-        OpKind::InlinePtx {
-            does: Does::Acts,
-            code,
-            refs,
-            ..
-        } => row(
-            refs.iter()
-                .enumerate()
-                .filter(|(_, r)| r.elem != Elem::Barrier)
-                .map(|(i, r)| any_lanes(r, code.access(i)))
-                .collect(),
-            match code.once {
-                true => Order::MeetBefore,
-                false => Order::Unknown,
-            },
-            None,
-        ),
-        pure_ops!()
-        | OpKind::OptimizationBarrier { .. }
-        | OpKind::AccInit { .. }
-        | OpKind::AccRead { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Switch { .. }
-        | OpKind::Scope { .. }
-        | OpKind::WarpMap { .. }
-        | OpKind::SetMaxRegisters { .. }
-        | OpKind::Delay { .. }
-        | OpKind::GridDependency { .. }
-        | OpKind::DebugPrint { .. }
-        | OpKind::ProfileMark { .. }
-        | OpKind::PrintLayout { .. } => does(smallvec![]),
+// ------------------------------------------------------------ what rows are made of
+pub(super) const SIGNALS: Order<'static> = Order::MeetExecuting {
+    acquires: false,
+    signals: true,
+};
+pub(super) const ACQUIRES: Order<'static> = Order::MeetExecuting {
+    acquires: true,
+    signals: false,
+};
+
+impl<'a> Effects<'a> {
+    pub fn none() -> Effects<'a> {
+        orders(Order::None)
     }
+    fn with(self, order: Order<'a>) -> Effects<'a> {
+        Effects { order, ..self }
+    }
+    /// What it reads is its result.
+    pub fn looks(self) -> Effects<'a> {
+        let look = self.accesses.first().map(|first| Look::Memory(first.view));
+        Effects { look, ..self }
+    }
+    pub fn looks_at(self, look: Look<'a>) -> Effects<'a> {
+        let look = Some(look);
+        Effects { look, ..self }
+    }
+}
+
+pub(super) fn orders(order: Order<'_>) -> Effects<'_> {
+    Effects {
+        accesses: smallvec![],
+        order,
+        look: None,
+    }
+}
+
+fn does<'a>(accesses: impl IntoIterator<Item = Effect<'a>>) -> Effects<'a> {
+    Effects {
+        accesses: accesses.into_iter().collect(),
+        ..Effects::none()
+    }
+}
+
+pub(super) fn lanes(view: &RefUse, access: Access) -> Effects<'_> {
+    does([effect(view, Proxy::Generic, access, Actor::Lanes, Completion::Now)])
+}
+
+pub(super) fn any_lanes(view: &RefUse, access: Access) -> Effects<'_> {
+    does([by_any_lanes(view, access)])
+}
+
+/// Its bytes complete on the barrier; nobody arrives.
+pub(super) fn async_store<'a>(dst: &'a RefUse, barrier: &'a RefUse, updates: bool) -> Effects<'a> {
+    let (access, completion) = (update_if(updates), Completion::Barrier(barrier));
+    does([effect(dst, Proxy::AsyncCopy, access, Actor::Warps, completion)])
+}
+
+pub(super) fn copy_in<'a>(src: &'a RefUse, dst: &'a RefUse, barrier: Option<&'a RefUse>) -> Effects<'a> {
+    let (completion, order) = match barrier {
+        Some(barrier) => (Completion::Barrier(barrier), Order::ArriveByIssuer),
+        None => (Completion::LoadGroup, Order::None),
+    };
+    let copy = |view, access| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, completion);
+    does([copy(src, Access::Read), copy(dst, Access::Write)]).with(order)
+}
+
+pub(super) fn copy_out<'a>(src: &'a RefUse, dst: &'a RefUse, updates: bool, commits: bool) -> Effects<'a> {
+    let copy = |view, access| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, Completion::StoreGroup);
+    does([copy(src, Access::Read), copy(dst, update_if(updates))]).with(match commits {
+        true => Order::CommitStores,
+        false => Order::None,
+    })
+}
+
+/// The operands of a wgmma that are in memory.
+pub(super) fn tensor_core<'a>(a: &'a MmaOperand, b: &'a RefUse) -> Effects<'a> {
+    let reads = |view| effect(view, Proxy::TensorCore, Access::Read, Actor::Warps, Completion::Wgmma);
+    does(a.reference().into_iter().chain([b]).map(reads))
+}
+
+/// The operands of a product that are read from memory as it goes.
+pub(super) fn in_place<'a>(a: &'a MmaOperand, b: &'a MmaOperand) -> Effects<'a> {
+    does(
+        [a, b]
+            .into_iter()
+            .filter_map(MmaOperand::reference)
+            .map(|r| by_any_lanes(r, Access::Read)),
+    )
+}
+
+/// Of instructions of the user's.
+pub(super) fn text<'a>(does_what: Does, code: &InlinePtx, refs: &'a [RefUse]) -> Effects<'a> {
+    if does_what != Does::Acts {
+        return Effects::none();
+    }
+    let data = refs.iter().enumerate().filter(|(_, r)| r.elem != Elem::Barrier);
+    does(data.map(|(i, r)| by_any_lanes(r, code.access(i)))).with(match code.once {
+        true => Order::MeetBefore,
+        false => Order::Unknown,
+    })
+}
+
+fn by_any_lanes(view: &RefUse, access: Access) -> Effect<'_> {
+    effect(view, Proxy::Generic, access, Actor::AnyLanes, Completion::Now)
+}
+
+fn effect<'a>(view: &'a RefUse, proxy: Proxy, access: Access, actor: Actor, completion: Completion<'a>) -> Effect<'a> {
+    Effect {
+        alloc: view.alloc,
+        view,
+        proxy,
+        access,
+        actor,
+        completion,
+    }
+}
+
+fn update_if(updates: bool) -> Access {
+    if updates { Access::Update } else { Access::Write }
 }
 
 /// How an op updates memory atomically, if it does.
@@ -336,19 +306,4 @@ pub fn written(kernel: &Kernel, through: impl Fn(Proxy) -> bool) -> SecondaryMap
         }
     });
     written
-}
-
-fn effect<'a>(view: &'a RefUse, proxy: Proxy, access: Access, actor: Actor, completion: Completion<'a>) -> Effect<'a> {
-    Effect {
-        alloc: view.alloc,
-        view,
-        proxy,
-        access,
-        actor,
-        completion,
-    }
-}
-
-fn update_if(updates: bool) -> Access {
-    if updates { Access::Update } else { Access::Write }
 }

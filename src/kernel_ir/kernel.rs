@@ -2,6 +2,7 @@
 use super::class::Class;
 use super::entities::{Alloc, Axis, Op, Region, Value};
 use super::op::{Constant, OpKind};
+use super::text::{given, names, parse_field, print_field, texts, visits};
 use super::types::{Elem, Facts, Group, Type};
 use super::view::{Place, RefUse};
 use super::{AllocData, AllocKind, GmemOrigin, arithmetic, visit};
@@ -61,14 +62,14 @@ impl Note {
     }
 }
 
+names! { "stage"
 /// How far a kernel has come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
     /// As JAX wrote it, without calls: views begin with allocation transforms, accumulators are references, waits have no phases.
-    Imported,
+    Imported = "imported",
     /// DESIGN §3's normal form.
-    Normalized,
-}
+    Normalized = "normalized",
+}}
 
 /// What nothing in an op shows: how the front end's version means it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,11 +83,11 @@ pub struct Semantics {
     pub lowering: LoweringSemantics,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+names! { "lowering"
 pub enum LoweringSemantics {
-    Lane,
-    Warpgroup,
-}
+    Lane = "lane",
+    Warpgroup = "warpgroup",
+}}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CompilerParams {
@@ -111,28 +112,28 @@ pub struct CompilerParams {
     pub every_lane_arrives: bool,
 }
 
+names! { "scope of a profile"
 /// Who records the ranges of a profile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProfileScope {
     /// The first warp of each warpgroup; in a warp region, each warp.
-    Warpgroup,
-    Warp,
-}
+    Warpgroup = "warpgroup",
+    Warp = "warp",
+}}
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+names! { "contraction"
 pub enum FpContract {
-    On,
-    Off,
-}
+    On = "on",
+    Off = "off",
+}}
 
+names! { "rounding of quotients"
 /// What a quotient of f32 is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Quotients {
     /// XLA's: within 2 ulp over the whole range.
-    Full,
+    Full = "full",
     /// Correctly rounded.
-    Rounded,
-}
+    Rounded = "rounded",
+}}
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AxisData {
@@ -142,19 +143,20 @@ pub struct AxisData {
     pub kind: AxisKind,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+texts! { "kind of axis"
+#[derive(Copy)]
 pub enum AxisKind {
     /// Position in [`Kernel::grid`]. The index counts clusters, not blocks.
-    Grid(u32),
+    Grid "grid" (i: u32),
     /// Position in [`Kernel::cluster`].
-    Cluster(u32),
+    Cluster "cluster" (i: u32),
     /// The warpgroup in its block.
-    Thread,
+    Thread "thread",
     /// The warp in its warpgroup.
-    Warp,
+    Warp "warp",
     /// Position in [`Kernel::device_mesh`].
-    DeviceMesh(u32),
-}
+    DeviceMesh "device_mesh" (i: u32),
+}}
 
 /// A parameter of the kernel. The custom call's operands are the INPUT, SCALAR and MUTABLE parameters in order, its results the
 /// OUTPUT parameters in order.
@@ -165,17 +167,18 @@ pub struct ParamData {
     pub ty: Type,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+texts! { "role of a parameter"
+#[derive(Copy)]
 pub enum ParamRole {
     /// Read-only array.
-    Input,
+    Input "input",
     /// Uninitialised at entry. `alias_of`: index of the MUTABLE parameter whose buffer this is.
-    Output { alias_of: Option<u32> },
+    Output "output" { alias_of: Option<u32> },
     /// A plain value, passed as a rank-0 buffer.
-    Scalar,
+    Scalar "scalar",
     /// Modified in place: a mutable ref, or a semaphore argument.
-    Mutable,
-}
+    Mutable "mutable",
+}}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParamBinding {

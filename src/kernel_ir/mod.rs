@@ -38,8 +38,10 @@ pub mod print;
 pub mod profile;
 pub mod rewrite;
 pub mod rings;
+mod table;
 #[doc(hidden)]
 pub mod testing;
+pub(crate) mod text;
 pub mod text_format;
 pub mod types;
 pub mod verify;

@@ -3,14 +3,14 @@
 //! Printing a kernel that was read gives its text back. Scalar constants, which have no line of their own, are ops at the start of
 //! the kernel's body; lines that begin with `//` are left out.
 use super::kernel::{bits_int, int_bits};
+use super::print::options;
+use super::text::Text;
 use super::*;
 use crate::dtype::DType;
 use crate::error::Loc;
 use cranelift_entity::{EntityRef, EntitySet};
 use rustc_hash::FxHashMap;
 use std::fmt;
-
-mod op;
 
 /// What is wrong with a text, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-type Result<T> = std::result::Result<T, ParseError>;
+pub(crate) type Result<T> = std::result::Result<T, ParseError>;
 
 /// The largest number that an id may have: ids are indices of arenas.
 const MAX_ID: usize = 1 << 20;
@@ -45,12 +45,13 @@ pub fn parse(text: &str) -> Result<Kernel> {
         used: vec![],
         constants: FxHashMap::default(),
         constant_ops: vec![],
+        group: Group::Warpgroup,
     };
     parser.kernel()?;
     Ok(parser.kernel)
 }
 
-struct Parser<'a> {
+pub(crate) struct Parser<'a> {
     text: &'a str,
     /// The byte that is read next.
     at: usize,
@@ -60,15 +61,17 @@ struct Parser<'a> {
     used: Vec<(Value, usize)>,
     constants: FxHashMap<(DType, u64), Value>,
     constant_ops: Vec<Op>,
+    /// Who executes the region that is read.
+    group: Group,
 }
 
 // ------------------------------------------------------------ characters and words
 impl<'a> Parser<'a> {
-    fn rest(&self) -> &'a str {
+    pub fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
 
-    fn error_at<T>(&self, at: usize, message: impl Into<String>) -> Result<T> {
+    pub fn error_at<T>(&self, at: usize, message: impl Into<String>) -> Result<T> {
         let before = &self.text[..at];
         Err(ParseError {
             line: before.matches('\n').count() + 1,
@@ -78,7 +81,7 @@ impl<'a> Parser<'a> {
     }
 
     /// What was expected, and what is there.
-    fn expected<T>(&self, what: impl fmt::Display) -> Result<T> {
+    pub fn expected<T>(&self, what: impl fmt::Display) -> Result<T> {
         let found = self.rest().lines().next().unwrap_or_default().trim_end();
         let found: String = found.chars().take(24).collect();
         let found = match found.as_str() {
@@ -89,7 +92,7 @@ impl<'a> Parser<'a> {
         self.error_at(self.at, format!("expected {what}, got {found}"))
     }
 
-    fn blanks(&mut self) {
+    pub fn blanks(&mut self) {
         self.at = self.text.len() - self.rest().trim_start_matches(' ').len();
     }
 
@@ -105,7 +108,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Whether this comes next, behind blanks; then it is read. A word must end there.
-    fn eat(&mut self, word: &str) -> bool {
+    pub fn eat(&mut self, word: &str) -> bool {
         self.blanks();
         let Some(rest) = self.rest().strip_prefix(word) else {
             return false;
@@ -118,7 +121,7 @@ impl<'a> Parser<'a> {
         true
     }
 
-    fn expect(&mut self, word: &str) -> Result<()> {
+    pub fn expect(&mut self, word: &str) -> Result<()> {
         match self.eat(word) {
             true => Ok(()),
             false => self.expected(format!("`{word}`")),
@@ -126,7 +129,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Letters, digits, `_`.
-    fn word(&mut self, what: &str) -> Result<&'a str> {
+    pub fn word(&mut self, what: &str) -> Result<&'a str> {
         self.blanks();
         let rest = self.rest();
         let end = rest
@@ -140,7 +143,7 @@ impl<'a> Parser<'a> {
     }
 
     /// One of a closed list of names.
-    fn name<T>(&mut self, what: &str, from_name: impl Fn(&str) -> Option<T>) -> Result<T> {
+    pub fn name<T>(&mut self, what: &str, from_name: impl Fn(&str) -> Option<T>) -> Result<T> {
         self.blanks();
         let at = self.at;
         let word = self.word(what)?;
@@ -151,7 +154,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Digits with a sign.
-    fn number<T: std::str::FromStr>(&mut self) -> Result<T> {
+    pub fn number<T: std::str::FromStr>(&mut self) -> Result<T> {
         self.blanks();
         let rest = self.rest();
         let sign = usize::from(rest.starts_with('-'));
@@ -169,18 +172,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `(a,b)`, with blanks or without.
-    fn numbers<T: std::str::FromStr>(&mut self) -> Result<Vec<T>> {
-        self.expect("(")?;
-        self.numbers_until(")")
-    }
-
-    fn numbers_until<T: std::str::FromStr>(&mut self, end: &str) -> Result<Vec<T>> {
-        self.list(end, Self::number)
-    }
-
     /// What `item` reads, between commas, up to `end`.
-    fn list<T>(&mut self, end: &str, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    pub fn list<T>(&mut self, end: &str, mut item: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let mut items = vec![];
         while !self.eat(end) {
             if !items.is_empty() {
@@ -192,7 +185,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A text in quotes, as `{:?}` writes it.
-    fn quoted(&mut self) -> Result<String> {
+    pub fn quoted(&mut self) -> Result<String> {
         self.blanks();
         let start = self.at;
         if !self.eat("\"") {
@@ -250,44 +243,88 @@ impl<'a> Parser<'a> {
         Ok(T::new(number))
     }
 
-    fn axis(&mut self) -> Result<Axis> {
+    /// The same of something that was defined before.
+    pub fn known<T: EntityRef + fmt::Display>(
+        &mut self,
+        prefix: &str,
+        what: &str,
+        is_known: impl Fn(&Kernel, T) -> bool,
+    ) -> Result<T> {
         self.blanks();
         let start = self.at;
-        let axis = self.id("axis", "an axis")?;
-        match self.kernel.axes.is_valid(axis) {
-            true => Ok(axis),
-            false => self.error_at(start, format!("there is no {axis}")),
+        let id = self.id(prefix, what)?;
+        match is_known(&self.kernel, id) {
+            true => Ok(id),
+            false => self.error_at(start, format!("there is no {id}")),
         }
     }
 
-    fn axes(&mut self) -> Result<Vec<Axis>> {
-        self.expect("(")?;
-        self.list(")", Self::axis)
+    /// The number of something that is counted from 0.
+    pub fn numbered(&mut self, what: &str, expected: usize) -> Result<()> {
+        let start = self.at;
+        match self.number::<usize>()? == expected {
+            true => Ok(()),
+            false => self.error_at(start, format!("expected {what}{expected}")),
+        }
     }
 
-    fn alloc(&mut self) -> Result<Alloc> {
-        self.blanks();
+    /// What comes next, and where it is.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What was read from here on is read again.
+    pub fn back_to(&mut self, at: usize) {
+        self.at = at;
+    }
+
+    /// Whether this word comes next, behind blanks.
+    pub fn is_next(&mut self, word: &str) -> bool {
         let start = self.at;
-        let alloc = self.id("alloc", "an allocation")?;
-        match self.kernel.allocs.is_valid(alloc) {
-            true => Ok(alloc),
-            false => self.error_at(start, format!("there is no {alloc}")),
+        let is_next = self.eat(word);
+        self.at = start;
+        is_next
+    }
+
+    /// The same of what a character, behind blanks, is.
+    pub fn starts_with(&mut self, is: impl Fn(char) -> bool) -> bool {
+        self.blanks();
+        self.rest().starts_with(is)
+    }
+
+    /// Whether this comes next, without blanks and whatever follows; then it is read.
+    pub fn eat_prefix(&mut self, prefix: &str) -> bool {
+        let is_next = self.rest().starts_with(prefix);
+        self.at += if is_next { prefix.len() } else { 0 };
+        is_next
+    }
+
+    /// Items between commas, as many as there are.
+    pub fn operands<T>(
+        &mut self,
+        is_next: impl Fn(&mut Self) -> bool,
+        item: impl Fn(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut items = vec![];
+        self.blanks();
+        if is_next(self) {
+            items.push(item(self)?);
+            while self.eat(",") {
+                items.push(item(self)?);
+            }
         }
+        Ok(items)
     }
 }
 
 // ------------------------------------------------------------ types and values
 impl Parser<'_> {
-    fn dtype(&mut self) -> Result<DType> {
-        self.name("element type", DType::from_short)
-    }
-
     /// `[64,128]`, or nothing.
-    fn shape(&mut self) -> Result<Shape> {
+    pub fn shape(&mut self) -> Result<Shape> {
         match self.rest().starts_with('[') {
             true => {
                 self.at += 1;
-                Ok(self.numbers_until::<u64>("]")?.into())
+                Ok(self.list("]", Self::number::<u64>)?.into())
             }
             false => Ok(Shape::new()),
         }
@@ -295,7 +332,7 @@ impl Parser<'_> {
 
     fn ty(&mut self) -> Result<Type> {
         let acc = self.eat("acc");
-        let dtype = self.dtype()?;
+        let dtype = DType::parse(self)?;
         let shape = self.shape()?;
         Ok(match acc {
             true => Type::Acc { dtype, shape },
@@ -306,18 +343,9 @@ impl Parser<'_> {
     /// ` per warp`, or nothing.
     fn group(&mut self, usual: Group) -> Result<Group> {
         match self.eat("per") {
-            true => self.group_name(),
+            true => Group::parse(self),
             false => Ok(usual),
         }
-    }
-
-    fn group_name(&mut self) -> Result<Group> {
-        let of = |name: &str| {
-            [Group::Warp, Group::Warpgroup, Group::Block]
-                .into_iter()
-                .find(|g| g.to_string() == name)
-        };
-        self.name("group", of)
     }
 
     /// The id of a value, which may not be defined yet.
@@ -337,13 +365,8 @@ impl Parser<'_> {
         self.expect(":")?;
         let ty = self.ty()?;
         let group = self.group(usual)?;
-        self.define(start, v, ty, group)?;
-        Ok(v)
-    }
-
-    fn define(&mut self, at: usize, v: Value, ty: Type, group: Group) -> Result<()> {
         if !self.defined.insert(v) {
-            return self.error_at(at, format!("{v} is defined twice"));
+            return self.error_at(start, format!("{v} is defined twice"));
         }
         let facts = match ty.is_scalar() {
             true => Facts::of_dtype(ty.dtype()),
@@ -351,11 +374,11 @@ impl Parser<'_> {
         };
         let def = None.into();
         self.kernel.values[v] = ValueData { ty, group, facts, def };
-        Ok(())
+        Ok(v)
     }
 
     /// Whether a value comes next.
-    fn at_value(&mut self) -> bool {
+    pub fn at_value(&mut self) -> bool {
         self.blanks();
         let rest = self.rest();
         let word = |w: &str| {
@@ -371,7 +394,7 @@ impl Parser<'_> {
     }
 
     /// `%v3`, or a scalar constant.
-    fn value(&mut self) -> Result<Value> {
+    pub fn value(&mut self) -> Result<Value> {
         self.blanks();
         let start = self.at;
         if self.rest().starts_with('%') {
@@ -386,15 +409,14 @@ impl Parser<'_> {
         Ok(self.constant(dtype, bits))
     }
 
-    fn values(&mut self) -> Result<Vec<Value>> {
-        let mut values = vec![];
-        if self.at_value() {
-            values.push(self.value()?);
-            while self.eat(",") {
-                values.push(self.value()?);
-            }
-        }
-        Ok(values)
+    pub fn values(&mut self) -> Result<Vec<Value>> {
+        self.operands(Self::at_value, Self::value)
+    }
+
+    /// Whether the number that was just read has a type.
+    pub fn is_typed(&self) -> bool {
+        let ty = self.rest().strip_prefix(':');
+        ty.is_some_and(|r| r.starts_with(|c: char| c.is_ascii_alphabetic()))
     }
 
     /// `3`, `-0.0:f32`, `0x7f:e5m2`, `true`.
@@ -419,14 +441,10 @@ impl Parser<'_> {
         }
         let text = &rest[..end];
         self.at += end;
-        let typed = self
-            .rest()
-            .strip_prefix(':')
-            .is_some_and(|r| r.starts_with(|c: char| c.is_ascii_alphabetic()));
-        let dtype = match typed {
+        let dtype = match self.is_typed() {
             true => {
                 self.at += 1;
-                self.dtype()?
+                DType::parse(self)?
             }
             false => DType::I32,
         };
@@ -470,19 +488,11 @@ impl Parser<'_> {
         self.lines();
         self.expect("kernel")?;
         self.kernel.name = self.quoted()?;
-        self.kernel.stage = self.name("stage", |name| match name {
-            "imported" => Some(Stage::Imported),
-            "normalized" => Some(Stage::Normalized),
-            _ => None,
-        })?;
+        self.kernel.stage = Stage::parse(self)?;
         self.expect(",")?;
         self.kernel.num_warpgroups = self.number()?;
         self.expect("warpgroup(s),")?;
-        self.kernel.semantics.lowering = self.name("lowering", |name| match name {
-            "lane" => Some(LoweringSemantics::Lane),
-            "warpgroup" => Some(LoweringSemantics::Warpgroup),
-            _ => None,
-        })?;
+        self.kernel.semantics.lowering = LoweringSemantics::parse(self)?;
         self.expect("semantics")?;
         self.lines();
         if self.eat("options:") {
@@ -501,13 +511,13 @@ impl Parser<'_> {
                 return self.error_at(start, format!("expected {}", self.kernel.allocs.next_key()));
             }
             self.expect(":")?;
-            let data = self.alloc_data()?;
+            let data = AllocData::parse(self)?;
             self.kernel.allocs.push(data);
             self.lines();
         }
         self.bind_params(params)?;
         let body = self.kernel.body;
-        self.region_into(body)?;
+        self.ops(body)?;
         self.lines();
         if !self.rest().is_empty() {
             return self.expected("the end of the text");
@@ -548,61 +558,20 @@ impl Parser<'_> {
         self.kernel.regions[body].ops.splice(0..0, self.constant_ops.drain(..));
     }
 
-    fn flag(&mut self) -> Result<bool> {
-        self.name("flag", |name| match name {
-            "true" => Some(true),
-            "false" => Some(false),
-            _ => None,
-        })
-    }
-
     fn options(&mut self) -> Result<()> {
         loop {
             self.blanks();
             let start = self.at;
-            match self.word("an option")? {
-                "false_predicate_suppresses_arrival" => {
-                    self.kernel.semantics.false_predicate_suppresses_arrival = self.flag()?;
-                }
-                "tensor_core_barrier_tracks_copies" => {
-                    self.kernel.semantics.tensor_core_barrier_tracks_copies = self.flag()?;
-                }
-                "leader_tracked_last_axis_only" => {
-                    self.kernel.semantics.leader_tracked_last_axis_only = self.flag()?;
-                }
-                "approx_math" => self.kernel.compiler_params.approx_math = self.flag()?,
-                "accumulate_products" => self.kernel.compiler_params.accumulate_products = self.flag()?,
-                "unsafe_no_auto_barriers" => self.kernel.compiler_params.unsafe_no_auto_barriers = self.flag()?,
-                "reduction_scratch_bytes" => self.kernel.compiler_params.reduction_scratch_bytes = self.number()?,
-                "skip_device_barrier" => self.kernel.compiler_params.skip_device_barrier = self.flag()?,
-                "is_multi_process" => self.kernel.compiler_params.is_multi_process = self.flag()?,
-                "fp_contract" => {
-                    self.kernel.compiler_params.fp_contract = self.name("contraction", |name| match name {
-                        "on" => Some(FpContract::On),
-                        "off" => Some(FpContract::Off),
-                        _ => None,
-                    })?;
-                }
-                "quotients" => {
-                    self.kernel.compiler_params.quotients = self.name("rounding of quotients", |name| match name {
-                        "full" => Some(Quotients::Full),
-                        "rounded" => Some(Quotients::Rounded),
-                        _ => None,
-                    })?;
-                }
-                "target" => self.kernel.compiler_params.target = self.quoted()?,
-                "wait_timeout_ns" => self.kernel.compiler_params.wait_timeout_ns = self.number()?,
-                "profile_space" => self.kernel.compiler_params.profile_space = self.number()?,
-                "profile_scope" => {
-                    self.kernel.compiler_params.profile_scope = self.name("scope of a profile", |name| match name {
-                        "warpgroup" => Some(ProfileScope::Warpgroup),
-                        "warp" => Some(ProfileScope::Warp),
-                        _ => None,
-                    })?;
-                }
-                "every_lane_arrives" => self.kernel.compiler_params.every_lane_arrives = self.flag()?,
-                other => return self.error_at(start, format!("there is no option `{other}`")),
+            let name = self.word("an option")?;
+            macro_rules! read {
+                ($($of:ident: $ty:ident { $($other:ident)* } $($name:ident)*;)*) => {
+                    match name {
+                        $($(stringify!($name) => self.kernel.$of.$name = Text::parse(self)?,)*)*
+                        other => return self.error_at(start, format!("there is no option `{other}`")),
+                    }
+                };
             }
+            options!(read);
             if !self.eat(",") {
                 return Ok(());
             }
@@ -617,17 +586,7 @@ impl Parser<'_> {
             return self.error_at(start, format!("expected {}", self.kernel.axes.next_key()));
         }
         self.expect(":")?;
-        let kind = match self.word("a kind of axis")? {
-            "grid" => AxisKind::Grid(self.number()?),
-            "cluster" => AxisKind::Cluster(self.number()?),
-            "thread" => AxisKind::Thread,
-            "warp" => AxisKind::Warp,
-            "device" => {
-                self.expect("mesh")?;
-                AxisKind::DeviceMesh(self.number()?)
-            }
-            other => return self.error_at(start, format!("`{other}` is no kind of axis")),
-        };
+        let kind = AxisKind::parse(self)?;
         self.expect(",")?;
         self.expect("size")?;
         let size = self.number()?;
@@ -656,26 +615,10 @@ impl Parser<'_> {
     fn params(&mut self) -> Result<Vec<(ParamRole, Option<(Alloc, usize)>)>> {
         let mut params = vec![];
         while self.rest().starts_with("param") {
-            let start = self.at;
             self.at += "param".len();
-            if self.number::<usize>()? != params.len() {
-                return self.error_at(start, format!("expected param{}", params.len()));
-            }
+            self.numbered("param", params.len())?;
             self.expect(":")?;
-            let role = match self.word("a role")? {
-                "input" => ParamRole::Input,
-                "scalar" => ParamRole::Scalar,
-                "mutable" => ParamRole::Mutable,
-                "output" => {
-                    let mut alias_of = None;
-                    if self.eat("(is") {
-                        alias_of = Some(self.param_number()?);
-                        self.expect(")")?;
-                    }
-                    ParamRole::Output { alias_of }
-                }
-                other => return self.error_at(start, format!("`{other}` is no role of a parameter")),
-            };
+            let role = ParamRole::parse(self)?;
             self.blanks();
             let at = self.at;
             if role == ParamRole::Scalar {
@@ -712,247 +655,121 @@ impl Parser<'_> {
         }
         Ok(())
     }
+}
 
-    fn alloc_data(&mut self) -> Result<AllocData> {
-        self.blanks();
-        let start = self.at;
-        let mut shape = Shape::new();
-        let kind = match self.word("a kind of allocation")? {
-            "gmem" => {
-                let dtype = self.dtype()?;
-                shape = self.shape()?;
-                let origin = self.origin()?;
-                AllocKind::Gmem { dtype, origin }
+// ------------------------------------------------------------ regions and ops
+impl Parser<'_> {
+    /// `{`, ops, what it yields, `}`.
+    fn ops(&mut self, region: Region) -> Result<()> {
+        self.expect("{")?;
+        loop {
+            self.lines();
+            if self.eat("}") {
+                return Ok(());
             }
-            "smem" => {
-                let dtype = self.dtype()?;
-                shape = self.shape()?;
-                let transforms = self.transforms()?;
-                AllocKind::Smem { dtype, transforms }
+            if self.eat("yield") {
+                self.kernel.regions[region].results = self.values()?;
+                self.lines();
+                return self.expect("}");
             }
-            "smem_union" => {
-                shape.push(self.number()?);
-                self.expect("bytes")?;
-                AllocKind::SmemUnion
-            }
-            "tmem" => {
-                let dtype = self.dtype()?;
-                shape = self.shape()?;
-                self.blanks();
-                let plain = |p: &str| {
-                    ["collective", "in ", "\n", ")", "//"]
-                        .into_iter()
-                        .any(|w| p.starts_with(w))
-                        || p.is_empty()
-                };
-                let layout = match plain(self.rest()) {
-                    true => None,
-                    false => Some(self.layout()?),
-                };
-                let collective_mma = self.eat("collective_mma");
-                AllocKind::Tmem {
-                    dtype,
-                    layout,
-                    collective_mma,
-                }
-            }
-            "tmem_union" => {
-                shape.extend([128, self.number()?]);
-                self.expect("columns")?;
-                AllocKind::TmemUnion
-            }
-            "barrier" => {
-                shape = self.shape()?;
-                self.expect("arrivals")?;
-                let num_arrivals = self.number()?;
-                let orders_tensor_core = self.eat("orders_tensor_core");
-                let cluster = match self.eat("cluster") {
-                    true => {
-                        let mut collective_axes = vec![];
-                        while self.rest().starts_with('(') {
-                            collective_axes.push(self.axes()?);
-                        }
-                        let leader_tracked = self.eat("leader_tracked");
-                        Some(ClusterBarrier {
-                            collective_axes,
-                            leader_tracked,
-                        })
-                    }
-                    false => None,
-                };
-                AllocKind::Barrier {
-                    num_arrivals,
-                    orders_tensor_core,
-                    cluster,
-                }
-            }
-            "semaphore" => {
-                shape = self.shape()?;
-                let origin = self.origin()?;
-                AllocKind::Semaphore { origin }
-            }
-            of @ ("accumulator" | "register") => {
-                let dtype = self.dtype()?;
-                shape = self.shape()?;
-                let accumulator = of == "accumulator";
-                AllocKind::Register { dtype, accumulator }
-            }
-            other => return self.error_at(start, format!("`{other}` is no kind of allocation")),
-        };
-        let mut within = None;
-        if self.eat("in") {
-            let union = self.id("alloc", "an allocation")?;
-            self.expect("at")?;
-            let offset = self.number()?;
-            self.expect("group")?;
-            let group = self.number()?;
-            within = Some(Within { union, offset, group });
+            let op = self.op()?;
+            self.kernel.regions[region].ops.push(op);
         }
-        let collective = self.eat("collective") || matches!(kind, AllocKind::Gmem { .. });
-        Ok(AllocData {
-            kind,
-            shape,
-            collective,
-            within,
-            loc: Loc::CALL_SITE,
-        })
     }
 
-    fn origin(&mut self) -> Result<GmemOrigin> {
-        if self.eat("global") {
-            return Ok(GmemOrigin::Scratch { global: true });
+    /// `per warp (%v1: i32) {`, ops, what it yields, `}`.
+    pub fn region(&mut self) -> Result<Region> {
+        let group = self.group(self.group)?;
+        let outer = std::mem::replace(&mut self.group, group);
+        let region = self.kernel.new_region(group);
+        if self.eat("(") {
+            self.kernel.regions[region].params = self.list(")", |p| p.definition(group))?;
         }
-        if self.eat("per") {
-            self.expect("block")?;
-            return Ok(GmemOrigin::Scratch { global: false });
-        }
-        Ok(GmemOrigin::Param(self.param_number()?))
+        self.ops(region)?;
+        self.group = outer;
+        Ok(region)
     }
 
-    fn param_number(&mut self) -> Result<u32> {
-        self.blanks();
-        if !self.rest().starts_with("param") {
-            return self.expected("a parameter");
-        }
-        self.at += "param".len();
-        self.number()
-    }
-
-    fn transforms(&mut self) -> Result<Option<SmemTransforms>> {
-        let tiled = self.eat("tile");
-        let tiling = match tiled {
-            true => self.numbers::<u64>()?.into(),
-            false => Shape::new(),
-        };
-        if !self.eat("swizzle") {
-            return match tiled {
-                true => self.expected("`swizzle`"),
-                false => Ok(None),
-            };
-        }
-        self.expect("(")?;
-        let swizzle_bytes = self.number()?;
-        self.expect(")")?;
-        Ok(Some(SmemTransforms { tiling, swizzle_bytes }))
-    }
-
-    /// `"WGMMA"=TILED(…)`, `WG_SPLAT(…)`.
-    fn layout(&mut self) -> Result<LayoutSpec> {
-        self.blanks();
-        if self.rest().starts_with('"') {
-            let given = self.quoted()?;
+    /// One line; with regions, more.
+    fn op(&mut self) -> Result<Op> {
+        let mut results = vec![];
+        if self.rest().starts_with('%') {
+            results.push(self.definition(Group::Warpgroup)?);
+            while self.eat(",") {
+                results.push(self.definition(Group::Warpgroup)?);
+            }
             self.expect("=")?;
-            let at = self.at;
-            let mut layout = self.layout()?;
-            let LayoutSpec::Tiled { name, .. } = &mut layout else {
-                return self.error_at(at, "only tiled layouts have names");
-            };
-            *name = given;
-            return Ok(layout);
         }
-        let kind = self.word("a layout")?;
-        self.expect("(")?;
-        match kind {
-            "TILED" => {
-                let mut tiling = vec![];
-                while self.eat("(") {
-                    tiling.push(self.numbers_until(")")?);
+        self.blanks();
+        let kind = OpKind::parse(self)?;
+        let op = self.kernel.new_op(kind, [], self.group, Loc::CALL_SITE);
+        for &v in &results {
+            self.kernel.values[v].def = op.into();
+        }
+        self.kernel.ops[op].results = results.into();
+        if self.eat("//") {
+            self.comments(op)?;
+        }
+        self.blanks();
+        match self.rest().starts_with('\n') {
+            true => Ok(op),
+            false => self.expected("the end of the line"),
+        }
+    }
+
+    /// `op7; 0..=63, multiple of 8`.
+    fn comments(&mut self, op: Op) -> Result<()> {
+        // Facts without a name are the one result's.
+        let only = self.kernel.ops[op].results.first().copied();
+        loop {
+            self.blanks();
+            if self.rest().starts_with("op") {
+                self.at += "op".len();
+                self.kernel.ops[op].loc = Loc(self.number()?);
+            } else {
+                let start = self.at;
+                let v = match self.rest().starts_with('%') {
+                    true => Some(self.value_id()?),
+                    false => only,
+                };
+                let facts = self.facts()?;
+                match v {
+                    Some(v) if self.kernel.def_op(v) == Some(op) => self.kernel.values[v].facts = facts,
+                    Some(_) | None => return self.error_at(start, "facts of no result of this op"),
                 }
-                let mut dims = [vec![], vec![]];
-                for (what, dims) in ["warp", "lane"].into_iter().zip(&mut dims) {
-                    self.expect(what)?;
-                    loop {
-                        self.blanks();
-                        if self.rest().starts_with('R') {
-                            self.at += 1;
-                            dims.push(LayoutDim::Replicated(self.number()?));
-                        } else if self.rest().starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
-                            dims.push(LayoutDim::Dim(self.number()?));
-                        } else {
-                            break;
-                        }
-                    }
-                }
-                self.expect("vec")?;
-                let vector_dim = self.number()?;
-                self.expect(")")?;
-                let [warp_dims, lane_dims] = dims;
-                Ok(LayoutSpec::Tiled {
-                    name: String::new(),
-                    tiling,
-                    warp_dims,
-                    lane_dims,
-                    vector_dim,
-                })
             }
-            "WG_STRIDED" => {
-                let shape = self.numbers_until::<u64>(";")?.into();
-                let vec = self.number()?;
-                self.expect(")")?;
-                Ok(LayoutSpec::Strided { shape, vec })
-            }
-            "WG_SPLAT" => Ok(LayoutSpec::Splat {
-                shape: self.numbers_until::<u64>(")")?.into(),
-            }),
-            name => {
-                let args = self.list(")", |p| {
-                    let key = p.word("an argument's name")?.to_string();
-                    p.expect("=")?;
-                    Ok((key, p.layout_arg()?))
-                })?;
-                let name = name.to_string();
-                Ok(LayoutSpec::Named { name, args })
+            if !self.eat(";") {
+                return Ok(());
             }
         }
     }
 
-    fn layout_arg(&mut self) -> Result<LayoutArg> {
-        let (start, rest) = (self.at, self.rest());
-        if rest.starts_with('"') {
-            let text = self.quoted()?;
-            if !self.rest().starts_with('=') {
-                return Ok(LayoutArg::Text(text));
-            }
-            self.at = start;
-            return Ok(LayoutArg::Layout(Box::new(self.layout()?)));
-        }
-        if rest.starts_with('(') {
-            return Ok(LayoutArg::Ints(self.numbers()?));
-        }
-        if rest.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
-            return Ok(LayoutArg::Int(self.number()?));
-        }
-        for (text, flag) in [("true", true), ("false", false)] {
-            if self.eat(text) {
-                return Ok(LayoutArg::Bool(flag));
+    fn facts(&mut self) -> Result<Facts> {
+        let mut facts = Facts::UNKNOWN;
+        if !self.eat("..=") {
+            if !self.eat("..") {
+                facts.lo = self.number()?;
+                self.expect("..")?;
+                if !self.eat("=") {
+                    return self.multiple(facts);
+                }
+            } else {
+                return self.multiple(facts);
             }
         }
-        self.word("an argument")?;
-        let is_layout = self.rest().starts_with('(');
-        self.at = start;
-        match is_layout {
-            true => Ok(LayoutArg::Layout(Box::new(self.layout()?))),
-            false => Ok(LayoutArg::DType(self.dtype()?)),
+        facts.hi = self.number()?;
+        if facts.lo == facts.hi {
+            facts = Facts::constant(facts.lo);
         }
+        self.multiple(facts)
+    }
+
+    fn multiple(&mut self, mut facts: Facts) -> Result<Facts> {
+        if self.eat(",") {
+            self.expect("multiple")?;
+            self.expect("of")?;
+            facts.divisor = self.number()?;
+        }
+        Ok(facts)
     }
 }

@@ -90,7 +90,7 @@ impl Type {
 }
 
 /// Writes `f32[64,128]`; `f32` for a scalar.
-pub fn write_array(f: &mut fmt::Formatter<'_>, dtype: impl fmt::Display, shape: &[u64]) -> fmt::Result {
+pub fn write_array(f: &mut impl fmt::Write, dtype: impl fmt::Display, shape: &[u64]) -> fmt::Result {
     write!(f, "{dtype}")?;
     if !shape.is_empty() {
         f.write_str("[")?;

@@ -1,5 +1,6 @@
 //! Uses of references: an allocation and the view that an op takes of it.
 use super::entities::{Alloc, Axis, Value};
+use super::text::{given, parse_field, print_field, texts, visits};
 use super::types::{Elem, Shape};
 use crate::dtype::DType;
 use smallvec::SmallVec;
@@ -16,50 +17,42 @@ pub struct RefUse {
     pub shape: Shape,
 }
 
+texts! { "place"
 /// Whose copy of the allocation.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
     /// The executing block's (SMEM, barriers) or this device's (GMEM).
-    Here,
+    Here "here",
     /// The block of the cluster with these coordinates on `axes` and the executing block's on the others.
-    Cluster { axes: Vec<Axis>, indices: Vec<Value> },
+    Cluster "cluster" { axes: Vec<Axis>, "at" indices: Vec<Value> },
     /// The same GMEM parameter on another device. `device`: logical id, i32.
-    Peer { device: Value },
+    Peer "peer" { device: Value },
     /// Of an imported op only: the same GMEM parameter on all devices of these mesh axes. Ops that may name it become one op for each
     /// device.
-    Multicast { axes: Vec<Axis> },
-}
+    Multicast "multicast" { axes: Vec<Axis> },
+}}
 
+texts! { "step of a view"
 /// One step of a view.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
     /// One entry per dimension.
-    Index(Vec<DimIndex>),
+    Index "index" (dims: Vec<DimIndex>),
     /// Result dimension i is dimension `permutation[i]`.
-    Transpose(Vec<u32>),
+    Transpose "transpose" (permutation: Vec<u32>),
     /// The row-major elements in another shape.
-    Reshape(Shape),
+    Reshape "reshape" (shape: Shape),
     /// The bits as another element type of equal width (JAX: the dimension before the last scales when widths differ).
-    Bitcast { dtype: DType, shape: Shape },
+    Bitcast "bitcast" { dtype: DType, shape: Shape },
     /// GMEM `(N, *spatial, C)` seen as `(N·Πout, *window, C)`.
-    Im2Col {
-        window: Vec<u64>,
-        padding: Vec<(i64, i64)>,
-        shape: Shape,
-    },
+    Im2Col "im2col" { window: Vec<u64>, "padding" padding: Vec<(i64, i64)>, shape: Shape },
     /// TMEM `(m, Πbatch·n)` seen as `(*batch, m, n)`.
-    ExpandLeadingBatch(Shape),
+    ExpandLeadingBatch "expand_leading_batch" (batch: Shape),
     /// Before normalisation only: a member of a union.
-    ExtractAlias {
-        offset: u64,
-        group: u32,
-        member: Box<super::AllocData>,
-    },
+    ExtractAlias "alias" { offset: u64, group: u32, "of" member: Box<super::AllocData> },
     /// Before normalisation only: the buffer's physical bytes are swizzled.
-    Unswizzle(u32),
+    Unswizzle "unswizzle" (bytes: u32),
     /// Before normalisation only: physical `(…, dᵢ/tᵢ…, tᵢ…)` seen as `(…, dᵢ…)`.
-    Untile(Shape),
-}
+    Untile "untile" (tiling: Shape),
+}}
 
 /// What an index step takes of one dimension.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
