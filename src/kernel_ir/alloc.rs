@@ -1,6 +1,6 @@
 //! Allocations: what references refer to.
 use super::entities::{Alloc, Axis};
-use super::text::{given, parse_field, print_field, texts, visits};
+use super::text::texts;
 use super::types::{Elem, LayoutSpec, Shape};
 use crate::dtype::DType;
 use crate::error::Loc;

@@ -9,7 +9,7 @@ use super::entities::{Alloc, Axis, Region, Value};
 use super::op::{BinaryOp, CompareOp, Constant, Does, OpKind, UnaryOp};
 use smallvec::{SmallVec, smallvec};
 
-pub(crate) use super::op::pure_ops;
+pub(crate) use super::op::{aside_ops, pure_ops, synchronisation_ops};
 
 /// What sort of op it is: what passes ask that must have an answer for every op. Who needs to know more than the class says takes
 /// the kinds that it knows out of it, with an answer for the others that is right whatever they do.
@@ -68,15 +68,42 @@ pub enum Pure<'a> {
 /// Element by element. Fields as in [`OpKind`].
 #[derive(Clone, Copy, Debug)]
 pub enum Function<'a> {
-    Unary { op: UnaryOp, a: Value },
-    Binary { op: BinaryOp, a: Value, b: Value },
-    Compare { op: CompareOp, a: Value, b: Value },
-    Select { which: Value, cases: &'a [Value] },
-    Clamp { lo: Value, x: Value, hi: Value },
-    IntegerPow { a: Value, n: i32 },
-    Convert { a: Value },
-    ReducePrecision,
-    MultipleOf { a: Value, divisor: u64 },
+    Unary {
+        op: UnaryOp,
+        a: Value,
+    },
+    Binary {
+        op: BinaryOp,
+        a: Value,
+        b: Value,
+    },
+    Compare {
+        op: CompareOp,
+        a: Value,
+        b: Value,
+    },
+    Select {
+        which: Value,
+        cases: &'a [Value],
+    },
+    Clamp {
+        lo: Value,
+        x: Value,
+        hi: Value,
+    },
+    IntegerPow {
+        a: Value,
+        n: i32,
+    },
+    Convert {
+        a: Value,
+    },
+    /// Any other: nothing is known of what it computes.
+    Other,
+    MultipleOf {
+        a: Value,
+        divisor: u64,
+    },
 }
 
 /// Gives elements another index. Fields as in [`OpKind`].
@@ -172,10 +199,6 @@ pub(super) fn elementwise(function: Function<'_>) -> Pure<'_> {
 
 pub(super) fn shape(op: ShapeOp<'_>) -> Pure<'_> {
     Pure::Shape(op)
-}
-
-pub(super) fn control(control: Control<'_>) -> Class<'_> {
-    Class::Control(control)
 }
 
 /// Of instructions of the user's.

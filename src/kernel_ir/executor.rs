@@ -88,7 +88,7 @@ fn evaluate(
         Function::Convert { .. }
         | Function::Select { .. }
         | Function::IntegerPow { .. }
-        | Function::ReducePrecision
+        | Function::Other
         | Function::MultipleOf { .. } => None,
     }
 }

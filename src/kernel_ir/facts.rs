@@ -304,7 +304,7 @@ pub fn of_result(kernel: &Kernel, op: Op, i: usize) -> Facts {
             let known = f(a).only().and_then(|a| arithmetic::power(dtype, a, n));
             known.map_or(top, Facts::constant)
         }
-        Function::Unary { .. } | Function::Compare { .. } | Function::Convert { .. } | Function::ReducePrecision => top,
+        Function::Unary { .. } | Function::Compare { .. } | Function::Convert { .. } | Function::Other => top,
     }
 }
 

@@ -2,7 +2,7 @@
 use super::class::Class;
 use super::entities::{Alloc, Axis, Op, Region, Value};
 use super::op::{Constant, OpKind};
-use super::text::{given, names, parse_field, print_field, texts, visits};
+use super::text::{names, texts};
 use super::types::{Elem, Facts, Group, Type};
 use super::view::{Place, RefUse};
 use super::{AllocData, AllocKind, GmemOrigin, arithmetic, visit};

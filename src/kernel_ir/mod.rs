@@ -21,6 +21,7 @@
 //! Architecture invariant: this room knows no layouts beyond what the user wrote ([`types::LayoutSpec`]), no PTX, and no protobuf.
 pub mod alloc;
 pub mod arithmetic;
+mod attributes;
 pub mod class;
 pub mod effects;
 pub mod entities;
@@ -44,6 +45,7 @@ pub mod testing;
 pub(crate) mod text;
 pub mod text_format;
 pub mod types;
+mod types_of;
 pub mod verify;
 pub mod view;
 pub mod visit;

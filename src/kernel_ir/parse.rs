@@ -1,4 +1,4 @@
-//! Reads what [`print`](super::print) writes: kernels as text, for tests of passes.
+//! Reads what [`print`](super::print) writes: kernels as text, for tests of passes. How fields are read is in [`text`](super::text).
 //!
 //! Printing a kernel that was read gives its text back. Scalar constants, which have no line of their own, are ops at the start of
 //! the kernel's body; lines that begin with `//` are left out.
@@ -268,7 +268,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What comes next, and where it is.
+    /// Where what is read next begins.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -286,13 +286,13 @@ impl<'a> Parser<'a> {
         is_next
     }
 
-    /// The same of what a character, behind blanks, is.
+    /// Whether such a character comes next, behind blanks.
     pub fn starts_with(&mut self, is: impl Fn(char) -> bool) -> bool {
         self.blanks();
         self.rest().starts_with(is)
     }
 
-    /// Whether this comes next, without blanks and whatever follows; then it is read.
+    /// Whether this comes next, without blanks before it and whatever is behind it; then it is read.
     pub fn eat_prefix(&mut self, prefix: &str) -> bool {
         let is_next = self.rest().starts_with(prefix);
         self.at += if is_next { prefix.len() } else { 0 };

@@ -4,7 +4,7 @@
 //! ```text
 //! /// What it does: its results, and what exactly they are.
 //! Variant "name" { [name: Names] "label" field: Type = default, … }
-//!     kind class, effects row;
+//!     kind class, types |t| check, legal |l| check, effects row;
 //! ```
 //! * `Variant` of [`OpKind`](super::OpKind), and its `name` in dumps and messages. Where a field `[op: Names]` stands first, its name is the op's.
 //!   `(…)` instead of `{…}`: the one field has no name; neither: there are none.
@@ -12,13 +12,15 @@
 //!   a field is: `Value`, `Vec<Value>`, `Option<Value>` are operands, `RefUse` is a use of a reference, `Region` a region, `AccUse` an
 //!   accumulator, `MmaOperand` an operand in registers or in memory; all others are attributes. How they print and are read is in
 //!   [`text`](super::text), once for each type. `label` stands before the field in the text; a field that is `default` is left out.
-//! * `kind class`: what sort of op it is ([`class`](super::class)). `pure`: a [`Pure`](super::class::Pure), which may be executed where it was
-//!   not. `promise`: one that is checked where it stands. `class`: another [`Class`](super::class::Class).
+//! * `kind class`: what sort of op it is, a [`Class`](super::class::Class) with what it has. `promise`: one that is pure, but checked where it
+//!   stands. `instructions`: what of the user's it is follows from what they do.
+//! * `types`: what types its operands and results have ([`types_of`](super::types_of)).
+//! * `legal`: what of that can be compiled ([`legality`](super::legality)); without it, all.
 //! * `effects`: what it does to memory and its order ([`effects`](super::effects)); without it, nothing.
 //!
-//! From the rows come `OpKind`, its names, text, visitors, class and effects, and `docs/OPS.md`. What a row cannot say, and a new op
-//! does not compile without: its types (`verify.rs`), what of it can be compiled (`legality/`), its layouts (`layout/signature.rs`),
-//! its lowering (`lower/dispatch.rs`).
+//! From the rows come `OpKind`, its names, text, visitors, class, effects, and `docs/OPS.md`. What a row does not say, and a new op does not
+//! compile without: its lowering (`lower/dispatch.rs`) and, where its class does not answer for it, its layouts (`layout/signature.rs`), its
+//! accesses (`plan/accesses.rs`) and their order (`plan/verify_order/walk.rs`).
 
 /// Expands `$callback! { rows }`.
 macro_rules! op_table {
@@ -26,133 +28,147 @@ macro_rules! op_table {
 // ---------------------------------------------------------------- values
 /// A constant scalar or array.
 Constant "constant" (constant: Constant)
-    pure Pure::Constant(constant);
+    pure Pure::Constant(constant), types |t| t.constant(constant), legal |l| memory::constant(l.kernel, constant, l.result());
 Unary { [op: UnaryOp] a: Value }
-    pure elementwise(Function::Unary { op: *op, a: *a });
+    pure elementwise(Function::Unary { op: *op, a: *a }), types |t| t.unary(*op, *a),
+    legal |l| l.defined(*a, arithmetic::unary(*op, l.dtype(*a)));
 Binary { [op: BinaryOp] a: Value, "," b: Value }
-    pure elementwise(Function::Binary { op: *op, a: *a, b: *b });
+    pure elementwise(Function::Binary { op: *op, a: *a, b: *b }), types |t| t.same(*a, *b)?.gives(*a),
+    legal |l| l.defined(*a, arithmetic::binary(*op, l.dtype(*a)));
 /// bool result. Float comparisons with a NaN are false, `Ne` true.
 Compare { [op: CompareOp] a: Value, "," b: Value }
-    pure elementwise(Function::Compare { op: *op, a: *a, b: *b });
+    pure elementwise(Function::Compare { op: *op, a: *a, b: *b }), types |t| t.same(*a, *b)?.gives_flags(*a);
 /// `cases[which]`. `which` is bool (two cases: false, true) or i32 in range; a scalar, or of the cases' shape.
 Select "select" { which: Value, "," cases: Vec<Value> }
-    pure elementwise(Function::Select { which: *which, cases });
+    pure elementwise(Function::Select { which: *which, cases }), types |t| t.select(*which, cases);
 /// `min(max(x, lo), hi)`; NaN if any is NaN.
 Clamp "clamp" { lo: Value, "," x: Value, "," hi: Value }
-    pure elementwise(Function::Clamp { lo: *lo, x: *x, hi: *hi });
+    pure elementwise(Function::Clamp { lo: *lo, x: *x, hi: *hi }), types |t| t.clamp(*lo, *x, *hi),
+    legal |l| l.defined(*x, arithmetic::binary(BinaryOp::Max, l.dtype(*x)));
 /// a^n by repeated multiplication, n < 0: 1 / a^|n|. Square is n = 2.
 IntegerPow "integer_pow" { a: Value, "," n: i32 }
-    pure elementwise(Function::IntegerPow { a: *a, n: *n });
+    pure elementwise(Function::IntegerPow { a: *a, n: *n }), types |t| t.gives(*a),
+    legal |l| l.defined(*a, arithmetic::integer_pow(*n, l.dtype(*a)));
 /// To the result's dtype. int → int wraps; float → int truncates towards zero, saturates at the type's ends, NaN → 0 (XLA);
 /// to bool: `x != 0` (NaN is true); int → float and float → float round to nearest even, with the overflow rule of the
 /// destination: saturating only where the type has neither inf nor NaN, else inf or NaN as `ml_dtypes` does.
 Convert "convert" { a: Value }
-    pure elementwise(Function::Convert { a: *a });
+    pure elementwise(Function::Convert { a: *a }), types |t| t.convert(*a),
+    legal |l| arithmetic::convert(l.dtype(*a), l.result_dtype());
 /// The bits as the result's dtype. Widths differ by a factor n: to the narrower adds a minor dim of n (low bits first), to
 /// the wider removes it.
 Bitcast "bitcast" { a: Value }
-    pure Pure::Bitcast;
+    pure Pure::Bitcast, types |t| t.bitcast(*a), legal |l| arithmetic::bitcast(l.dtype(*a), l.result_dtype());
 /// Float with `exponent_bits` and `mantissa_bits` kept, in the same type.
 ReducePrecision "reduce_precision" { a: Value, "exponent" exponent_bits: u32, "mantissa" mantissa_bits: u32 }
-    pure elementwise(Function::ReducePrecision);
+    pure elementwise(Function::Other), types |t| t.gives(*a),
+    legal |l| l.defined(*a, arithmetic::reduce_precision(l.dtype(*a)));
 /// The index along `dim`.
 Iota "iota" { dim: u32 }
-    pure Pure::Iota;
+    pure Pure::Iota, types |t| t.iota(*dim), legal |l| arithmetic::convert(DType::I32, l.result_dtype());
 /// Dimension i of `a` (a scalar has none) becomes dimension `dims[i]` of the result; extents equal, or 1 in `a`.
 Broadcast "broadcast" { a: Value, dims: Vec<u32> }
-    pure shape(ShapeOp::Broadcast { dims });
+    pure shape(ShapeOp::Broadcast { dims }), types |t| t.broadcast(*a, dims);
 /// Row-major. Scalars count as arrays of one element.
 Reshape "reshape" { a: Value }
-    pure shape(ShapeOp::Reshape);
+    pure shape(ShapeOp::Reshape), types |t| t.reshape(*a);
 /// Result dimension i is dimension `permutation[i]` of `a`.
 Transpose "transpose" { a: Value, permutation: Vec<u32> }
-    pure shape(ShapeOp::Transpose);
+    pure shape(ShapeOp::Transpose), types |t| t.transpose(*a, permutation);
 /// `starts[i] + j·strides[i]`; sizes are the result's.
 Slice "slice" { a: Value, starts: Vec<u64>, strides: Vec<u64> = vec![1; starts.len()] }
-    pure shape(ShapeOp::Slice { starts, strides });
+    pure shape(ShapeOp::Slice { starts, strides }), types |t| t.slice(*a, starts, strides);
 /// Starts are clamped so that the slice is inside; they are scalars.
 DynamicSlice "dynamic_slice" { a: Value, "," starts: Vec<Value> }
-    pure shape(ShapeOp::DynamicSlice { starts });
+    pure shape(ShapeOp::DynamicSlice { starts }), types |t| t.dynamic_slice(*a, starts);
 /// `a` with `update` put at `starts`, clamped as in `DynamicSlice`.
 DynamicUpdateSlice "dynamic_update_slice" { a: Value, "," update: Value, "," starts: Vec<Value> }
-    pure shape(ShapeOp::DynamicUpdateSlice { starts });
+    pure shape(ShapeOp::DynamicUpdateSlice { starts }), types |t| t.dynamic_update_slice(*a, *update, starts);
 Concat "concat" { parts: Vec<Value>, dim: u32 }
-    pure shape(ShapeOp::Concat { dim: *dim });
+    pure shape(ShapeOp::Concat { dim: *dim }), types |t| t.concat(parts, *dim);
 /// `low`, `high` may be negative (cropping); `interior` ≥ 0.
 Pad "pad" { a: Value, "," value: Value, low: Vec<i64>, high: Vec<i64>, interior: Vec<i64> }
-    pure shape(ShapeOp::Pad { low, interior });
+    pure shape(ShapeOp::Pad { low, interior }), types |t| t.pad(*a, *value, [low, high, interior]);
 Reverse "reverse" { a: Value, dims: Vec<u32> }
-    pure shape(ShapeOp::Reverse { dims });
+    pure shape(ShapeOp::Reverse { dims }), types |t| t.gives(*a);
 /// Over `axes`, which are dropped; a full reduction gives a scalar. Max and min propagate NaN. The order of a float sum or
 /// product is fixed by the layout, not by this op. `parallel`: how many partial accumulators the user hinted at.
 Reduce { [op: ReduceOp] a: Value, axes: Vec<u32>, parallel: Option<u32> }
-    pure Pure::Reduce { a: *a, axes };
+    pure Pure::Reduce { a: *a, axes }, types |t| t.reduce(*a, axes),
+    legal |l| l.defined(*a, arithmetic::reduce(*op, l.dtype(*a)));
 /// The first index of the extreme element (NaN counts as extreme) along `axis`, in the result's dtype.
 ArgReduce { [op: ArgReduceOp] a: Value, axis: u32 }
-    pure Pure::Run;
+    pure Pure::Run, types |t| t.arg_reduce(*a, *axis);
 /// Inclusive running reduction along `axis`.
 Cumulative { [op: CumulativeOp] a: Value, axis: u32, reverse: bool }
-    pure Pure::Run;
+    pure Pure::Run, types |t| t.gives(*a), legal |l| l.defined(*a, arithmetic::cumulative(*op, l.dtype(*a)));
 /// The elements of `a` at these row-major positions (i32, of the result's shape); `fill` where a position is outside.
 Take "take" { a: Value, "," at: Value, "," fill: Value }
-    pure Pure::Exchange;
+    pure Pure::Exchange, types |t| t.take(*a, *at, *fill);
 /// `a` with each element of `update` put at its row-major position (i32, of `update`'s shape), or combined with what is
 /// there: one after the other, in row-major order. Positions outside are left out. `distinct`: none comes twice. Narrow
 /// floats are added and multiplied in f32, and rounded once. bool is a number, 0 or not.
 Put { [op: PutOp] a: Value, "," at: Value, "," update: Value, distinct: bool }
-    pure Pure::Exchange;
+    pure Pure::Exchange, types |t| t.put(*a, *at, *update), legal |l| l.defined(*a, arithmetic::put(*op, l.dtype(*a)));
 /// Arrays of unsigned integers ordered along `axis`: by the first, among equals by the next, among equals of all as they
 /// came. Results: the `first` elements of the ordered arrays, then, where `indexed`, from where along the axis each of them
 /// came, i32.
 Sort "sort" { keys: Vec<Value>, axis: u32, first: u64, indexed: bool }
-    pure Pure::Exchange;
+    pure Pure::Exchange, types |t| t.sort(keys, *axis, *first, *indexed);
 /// Returns its operands; no op moves across it.
 OptimizationBarrier "optimization_barrier" { values: Vec<Value> }
-    class Class::Pinned;
+    pinned, types |t| t.gives_all(values);
 /// The user's promise that the integer scalar is a multiple, which is checked where it stands; feeds facts.
 MultipleOf "multiple_of" { a: Value, "," divisor: u64 }
-    promise elementwise(Function::MultipleOf { a: *a, divisor: *divisor });
+    promise elementwise(Function::MultipleOf { a: *a, divisor: *divisor }), types |t| t.gives(*a);
 /// The array in the layout the user names.
 LayoutCast "layout_cast" { a: Value, layout: LayoutSpec }
-    pure Pure::LayoutCast;
+    pure Pure::LayoutCast, types |t| t.gives(*a);
 /// The array in another register layout: the one that the assignment of layouts gives the result. Inserted when layouts are
 /// chosen, so that every op finds its operands as it needs them.
 Relayout "relayout" { a: Value }
-    pure Pure::Relayout { a: *a };
+    pure Pure::Relayout { a: *a }, types |t| t.gives(*a);
 
 // ---------------------------------------------------------------- ids
 /// The executing group's index on an axis, i32.
 AxisIndex "axis_index" { axis: Axis }
-    pure Pure::AxisIndex(*axis);
+    pure Pure::AxisIndex(*axis), types |t| t.gives_i32();
 
 // ---------------------------------------------------------------- memory
 /// One result: the elements.
 Load "load" { src: RefUse }
-    class Class::Memory, effects lanes(src, Access::Read).looks();
+    memory, types |t| t.gives_data(src), legal |l| l.loaded(), effects lanes(src, Access::Read).looks();
 Store "store" { dst: RefUse, "<-" value: Value }
-    class Class::Memory, effects lanes(dst, Access::Write);
+    memory, types |t| t.stored(dst, *value)?.none(), legal |l| l.stored(*value), effects lanes(dst, Access::Write);
 /// Stores and returns what was there.
 Swap "swap" { dst: RefUse, "<-" value: Value }
-    class Class::Memory, effects lanes(dst, Access::Update).looks();
+    memory, types |t| t.stored(dst, *value)?.gives_data(dst), legal |l| l.stored(*value),
+    effects lanes(dst, Access::Update).looks();
 /// The elements of the view where `mask` is true, zero for the others, which are not touched: windows may have them outside.
 LoadMasked "load_masked" { src: RefUse, "where" mask: Value }
-    class Class::Memory, effects any_lanes(src, Access::Read).looks();
+    memory, types |t| t.gives_data(src)?.masked(Some(*mask), &src.shape),
+    legal |l| memory::element(l.result_dtype()), effects any_lanes(src, Access::Read).looks();
 /// Stores the elements of `value` where `mask` is true; others are not touched.
 StoreMasked "store_masked" { dst: RefUse, "where" mask: Value, "<-" value: Value }
-    class Class::Memory, effects any_lanes(dst, Access::Write);
+    memory, types |t| t.stored(dst, *value)?.masked(Some(*mask), &dst.shape)?.none(),
+    legal |l| memory::element(l.dtype(*value)), effects any_lanes(dst, Access::Write);
 /// `dst = op(dst, value)` element by element, relaxed, device scope; no result.
 AtomicUpdate "atomic_update" { op: AtomicOp, dst: RefUse, "<-" value: Value }
-    class Class::Memory, effects lanes(dst, Access::Update);
+    memory, types |t| t.stored(dst, *value)?.none(), legal |l| arithmetic::atomic(*op, l.dtype(*value)),
+    effects lanes(dst, Access::Update);
 /// The elements of a view at these indices (i32, or i64 where that does not count a dimension; of the result's shape), one array for
 /// each of its dimensions. Where `mask` is false nothing is touched, wherever the indices are, and the element is zero.
 LoadAt "load_at" { src: RefUse, "at" at: Vec<Value>, "where" mask: Option<Value> }
-    class Class::Memory, effects any_lanes(src, Access::Read).looks();
+    memory, types |t| t.load_at(src, at, *mask), legal |l| memory::scalar(l.result_dtype()),
+    effects any_lanes(src, Access::Read).looks();
 /// Stores the elements of `value` at such indices. Which of several for one place stays is not said.
 StoreAt "store_at" { dst: RefUse, "at" at: Vec<Value>, "where" mask: Option<Value>, "<-" value: Value }
-    class Class::Memory, effects any_lanes(dst, Access::Write);
+    memory, types |t| t.store_at(dst, at, *mask, *value), legal |l| memory::element(l.dtype(*value)),
+    effects any_lanes(dst, Access::Write);
 /// As [`AtomicUpdate`](OpKind::AtomicUpdate), at such indices.
 AtomicUpdateAt "atomic_update_at" { op: AtomicOp, dst: RefUse, "at" at: Vec<Value>, "<-" value: Value }
-    class Class::Memory, effects any_lanes(dst, Access::Update);
+    memory, types |t| t.store_at(dst, at, None, *value), legal |l| arithmetic::atomic(*op, l.dtype(*value)),
+    effects any_lanes(dst, Access::Update);
 /// Asynchronous; completes on `barrier` (its bytes are expected and arrived for by this op: one logical arrival), or, when
 /// there is none, joins the sm_80 copy group that `WaitGmemToSmem` counts.
 CopyGmemToSmem "copy_gmem_to_smem" {
@@ -166,7 +182,8 @@ CopyGmemToSmem "copy_gmem_to_smem" {
     /// False: no copy; [`Semantics`](super::Semantics) says whether the arrival still happens.
     "if" predicate: Option<Value>,
 }
-    class Class::Memory, effects copy_in(src, dst, barrier.as_ref());
+    memory, types |t| t.gmem(src)?.smem(dst)?.copy(src, dst, *leader_tracked)?.barriers(barrier.as_ref())?.predicate(*predicate)?.none(),
+    legal |l| l.copy_in(*leader_tracked, barrier.as_ref()), effects copy_in(src, dst, barrier.as_ref());
 /// Asynchronous; reads SMEM until a `WaitSmemToGmem` covers its group.
 CopySmemToGmem "copy_smem_to_gmem" {
     src: RefUse,
@@ -176,16 +193,17 @@ CopySmemToGmem "copy_smem_to_gmem" {
     commit_group: bool,
     "if" predicate: Option<Value>,
 }
-    class Class::Memory, effects copy_out(src, dst, reduction.is_some(), *commit_group);
+    memory, types |t| t.smem(src)?.gmem(dst)?.copy(src, dst, None)?.predicate(*predicate)?.none(),
+    effects copy_out(src, dst, reduction.is_some(), *commit_group);
 /// Ends a group of smem → gmem copies of this warpgroup (warp).
 CommitGroup "commit_group"
-    class Class::Synchronisation, effects orders(Order::CommitStores);
+    synchronisation, types |t| t.none(), effects orders(Order::CommitStores);
 /// At most `n` groups of the executing group are left unfinished.
 WaitSmemToGmem "wait_smem_to_gmem" { "" n: u32, scope: WaitScope }
-    class Class::Synchronisation, effects orders(Order::WaitStores { n: *n, scope: *scope });
+    synchronisation, types |t| t.none(), effects orders(Order::WaitStores { n: *n, scope: *scope });
 /// sm_80 copies: at most `n` left. They are refused.
 WaitGmemToSmem "wait_gmem_to_smem" { "" n: u32 }
-    class Class::Synchronisation;
+    synchronisation, types |t| t.none(), legal |l| l.lacks_copy_groups();
 /// GMEM → L2: it changes nothing that anyone can see.
 Prefetch "prefetch" {
     src: RefUse,
@@ -193,83 +211,92 @@ Prefetch "prefetch" {
     "leader_tracked" leader_tracked: Option<LeaderTracked>,
     "if" predicate: Option<Value>,
 }
-    class Class::Memory;
+    memory, types |t| t.gmem(src)?.predicate(*predicate)?.none(),
+    legal |l| l.prefetch(collective_axes, *leader_tracked);
 /// Asynchronous store of an array into a block of the cluster, completing on that block's `barrier`.
 AsyncStoreSmem "async_store_smem" { value: Value, "->" dst: RefUse, "using" barrier: RefUse, "atomic" atomic: Option<AtomicOp> }
-    class Class::Memory, effects async_store(dst, barrier, atomic.is_some());
+    memory, types |t| t.smem(dst)?.barrier(barrier)?.stored(dst, *value)?.none(),
+    legal |l| l.async_store(barrier, *atomic, *value), effects async_store(dst, barrier, atomic.is_some());
 /// Makes the group's SMEM writes visible to copies and wgmma.
 CommitSmem "commit_smem"
-    class Class::Synchronisation, effects orders(Order::CommitSmem);
+    synchronisation, types |t| t.none(), effects orders(Order::CommitSmem);
 
 // ---------------------------------------------------------------- synchronisation
 /// One logical arrival of the executing group.
 BarrierArrive "barrier_arrive" { barrier: RefUse, "if" predicate: Option<Value> }
-    class Class::Synchronisation, effects orders(Order::Arrive);
+    synchronisation, types |t| t.barrier(barrier)?.predicate(*predicate)?.none(),
+    legal |l| memory::arrival(l.kernel, barrier), effects orders(Order::Arrive);
 /// Waits for the phase that the group's bit names. `phases`: one bit per barrier of the allocation; the result is `phases`
 /// with the barrier's bit flipped. No `phases` and no result before normalisation.
 BarrierWait "barrier_wait" { barrier: RefUse, "phases" phases: Option<Value> }
-    class Class::Synchronisation, effects orders(Order::Wait(barrier));
+    synchronisation, types |t| t.barrier(barrier)?.phases(&[], *phases), effects orders(Order::Wait(barrier));
 /// Results: (bool completed, `phases` with the bit flipped if completed). Does not block.
 BarrierTest "barrier_test" { barrier: RefUse, "phases" phases: Option<Value> }
-    class Class::Synchronisation, effects orders(Order::Wait(barrier)).looks_at(Look::Barrier);
+    synchronisation, types |t| t.barrier(barrier)?.phases(&[DType::Bool], *phases),
+    effects orders(Order::Wait(barrier)).looks_at(Look::Barrier);
 /// `count` (i32) arrivals of the author's counting: of one lane for the group, of one for each warp, or of every lane.
 MbarrierArrive "mbarrier_arrive" { barrier: RefUse, "by" count: Value, "of" by: Arriving, order: BarrierOrder }
-    class Class::Synchronisation, effects orders(match by {
+    synchronisation, types |t| t.barrier(barrier)?.i32(*count)?.none(),
+    legal |l| memory::arrival(l.kernel, barrier), effects orders(match by {
         Arriving::One => SIGNALS,
         Arriving::Warps | Arriving::All => Order::Arrive,
     });
 /// One lane tells the barrier of `bytes` (i32) to come in its phase, and arrives with that if it `arrives`.
 MbarrierExpect "mbarrier_expect" { barrier: RefUse, bytes: Value, arrives: bool }
-    class Class::Synchronisation, effects orders(SIGNALS);
+    synchronisation, types |t| t.barrier(barrier)?.i32(*bytes)?.none(),
+    legal |l| memory::arrival(l.kernel, barrier), effects orders(SIGNALS);
 /// Waits until the phase of the parity `phase` (i32, its lowest bit) is over: the author's, whatever the group has waited for.
 MbarrierWait "mbarrier_wait" { barrier: RefUse, "phase" phase: Value, order: BarrierOrder }
-    class Class::Synchronisation, effects orders(if order.relaxed { Order::Unknown } else { Order::Wait(barrier) });
+    synchronisation, types |t| t.barrier(barrier)?.i32(*phase)?.none(),
+    legal |l| memory::arrival(l.kernel, barrier),
+    effects orders(if order.relaxed { Order::Unknown } else { Order::Wait(barrier) });
 /// Execution and memory barrier of the group (`Block`: all warpgroups).
 Sync "sync" { group: Group }
-    class Class::Synchronisation, effects orders(Order::Meet(*group));
+    synchronisation, types |t| t.none(), effects orders(Order::Meet(*group));
 Fence "fence" { kind: FenceKind }
-    class Class::Synchronisation, effects orders(match kind {
+    synchronisation, types |t| t.none(), effects orders(match kind {
         FenceKind::ProxyAsyncGlobal => Order::FenceDevice,
         FenceKind::ProxyAsyncSharedCta => Order::FenceShared,
         FenceKind::ProxyAsyncGenericAcquire | FenceKind::ProxyAsyncGenericRelease => Order::None,
     });
 /// Adds `value` (i32). Release, at `scope`.
 SemaphoreSignal "semaphore_signal" { semaphore: RefUse, "+=" value: Value, scope: MemoryScope }
-    class Class::Synchronisation, effects orders(SIGNALS);
+    synchronisation, types |t| t.semaphore(semaphore)?.i32(*value)?.none(), effects orders(SIGNALS);
 /// All of them at once: one release, relaxed adds.
 SemaphoreSignalParallel "semaphore_signal_parallel" { signals: Vec<(RefUse, Value)>, scope: MemoryScope }
-    class Class::Synchronisation, effects orders(SIGNALS);
+    synchronisation, types |t| t.signals(signals)?.none(), effects orders(SIGNALS);
 /// Until the semaphore is ≥ `value`; `decrement` subtracts it. Acquire.
 SemaphoreWait "semaphore_wait" { semaphore: RefUse, ">=" value: Value, decrement: bool, scope: MemoryScope }
-    class Class::Synchronisation, effects orders(ACQUIRES);
+    synchronisation, types |t| t.semaphore(semaphore)?.i32(*value)?.none(), effects orders(ACQUIRES);
 /// The value now, i32, relaxed: what it tells of other memory needs a wait.
 SemaphoreRead "semaphore_read" { semaphore: RefUse }
-    class Class::Synchronisation, effects orders(Order::None).looks_at(Look::Semaphore);
+    synchronisation, types |t| t.semaphore(semaphore)?.gives_i32(),
+    effects orders(Order::None).looks_at(Look::Semaphore);
 
 // ---------------------------------------------------------------- tensor cores
 /// A fresh accumulator: zero, or an array's elements.
 AccInit "acc_init" { "from" init: Option<Value> }
-    class Class::Accumulator;
+    accumulator, types |t| t.acc_init(*init), legal |l| tensor_core::accumulator(l.kernel.ty(l.result()));
 /// `acc + a @ b`. Asynchronous: the result is complete after a `WgmmaWait` that covers it. One commit group.
 /// Contract: when it returns, no older wgmma of the warpgroup is still running ([`WgmmaWait`](OpKind::WgmmaWait) placement
 /// is made explicit by a pass). One result (none while `acc` is a reference).
 Wgmma "wgmma" { acc: AccUse, "+=" a: MmaOperand, "@" b: RefUse }
-    class Class::Accumulator, effects tensor_core(a, b);
+    accumulator, types |t| t.wgmma(acc, a, b), effects tensor_core(a, b);
 /// At most `n` wgmma groups are left running. Takes every accumulator that it may settle, and returns them in order.
 WgmmaWait "wgmma_wait" { "" n: u32, accs: Vec<Value> }
-    class Class::Accumulator, effects orders(Order::WaitWgmma { n: *n });
+    accumulator, types |t| t.accumulators(accs)?.gives_all(accs), effects orders(Order::WaitWgmma { n: *n });
 /// Results: the elements, and the accumulator for further use (only the elements while `acc` is a reference).
 /// `acc` must be settled.
 AccRead "acc_read" { acc: AccUse }
-    class Class::Accumulator;
+    accumulator, types |t| t.acc_read(acc);
 /// `acc + a bᵀ` on arrays: `a` is [M, K] or [batch, M, K], `b` is [N, K] or [batch, N, K]; no dimension is empty. The types are
 /// those of [`DotArithmetic`]; the result and `acc` have one. The order of a float sum is the arithmetic's.
 Dot "dot_general" { "from" acc: Option<Value>, a: Value, "@" b: Value, arithmetic: DotArithmetic }
-    pure Pure::Product { acc: *acc, a: *a, b: *b };
+    pure Pure::Product { acc: *acc, a: *a, b: *b }, types |t| t.dot(*acc, *a, *b, *arithmetic);
 /// The same of matrices, by [`DotArithmetic::TensorCore`], where operands are read from shared memory as they are multiplied: one of
 /// them at least. Layout inference makes these of [`Dot`](OpKind::Dot)s.
 DotInPlace "dot_in_place" { "from" acc: Option<Value>, a: MmaOperand, "@" b: MmaOperand }
-    class Class::Memory, effects in_place(a, b);
+    memory, types |t| t.dot_in_place(*acc, a, b), effects in_place(a, b);
 
 // ---------------------------------------------------------------- control
 /// Runs `body` for i = lower, …, upper − 1 (none if upper ≤ lower). Bounds have one integer type.
@@ -285,46 +312,47 @@ For "for" {
     unroll: u32 = 1,
     "do" body: Region,
 }
-    class control(Control::For { lower: *lower, upper: *upper, inits, xs, body: *body });
+    control Control::For { lower: *lower, upper: *upper, inits, xs, body: *body }, types |t| t.for_loop(*lower, *upper, [inits, xs], *body);
 /// Runs `cond` (parameters: the carries; results: one bool, then the values for `body`); while the bool is true, runs `body`
 /// with those values as parameters, whose results are the next carries. Results: the values that `cond` gave with false.
 /// All have the carries' types.
 While "while" { "from" inits: Vec<Value>, "if" cond: Region, "do" body: Region }
-    class control(Control::While { inits, cond: *cond, body: *body });
+    control Control::While { inits, cond: *cond, body: *body }, types |t| t.while_loop(inits, *cond, *body);
 /// Runs `arms[selector]`. The selector is i32 in range or, with two arms, bool (false, true).
 Switch "switch" { selector: Value, arms: Vec<Region> }
-    class control(Control::Switch { selector: *selector, arms });
+    control Control::Switch { selector: *selector, arms }, types |t| t.switch(*selector, arms);
 /// Runs `body` with allocations that live that long. `collective`: for all warpgroups together; starts with a block barrier.
 Scope "scope" { allocs: Vec<Alloc>, collective: bool, body: Region }
-    class control(Control::Scope { allocs, collective: *collective, body: *body });
+    control Control::Scope { allocs, collective: *collective, body: *body }, types |t| t.yields(*body, "a scope");
 /// Runs `body` in each warp of the warpgroup; `axis` is the warp's index. Carries (per-warp scalars: barrier phases) go in as
 /// parameters and come out as results.
 WarpMap "warp_map" { axis: Axis, "from" inits: Vec<Value>, "do" body: Region }
-    class control(Control::WarpMap { inits, body: *body });
+    control Control::WarpMap { inits, body: *body }, types |t| t.warp_map(*axis, inits, *body);
 
 // ---------------------------------------------------------------- other
 SetMaxRegisters "set_max_registers" { action: RegisterAction, "" n: u32 }
-    class Class::Aside;
+    aside, types |t| t.none(), legal |l| launch::register_count(l.kernel, *n);
 /// Sleeps about that long.
 Delay "delay" { nanos: Value }
-    class Class::Aside;
+    aside, types |t| t.int(*nanos)?.none();
 /// Programmatic dependent launch: griddepcontrol.
 GridDependency "grid_dependency" { action: GridDependencyAction }
-    class Class::Aside;
+    aside, types |t| t.none();
 /// Instructions of the user's, which every lane of the group runs: once for each element that it has of the arrays among operands
 /// and results, which have one shape (for each `pack` of them), without arrays once. Scalars are equal in all lanes. An element
 /// is in one lane, unless the text [`Computes`](Does::Computes). With [`InlinePtx::whole`] it runs once, for all elements.
 InlinePtx "inline_ptx" { does: Does, code: Box<InlinePtx>, "refs" refs: Vec<RefUse>, "args" args: Vec<Value> }
-    class instructions(*does), effects text(*does, code, refs);
+    instructions *does, types |t| t.inline_ptx(code, refs, args),
+    legal |l| refs.iter().try_for_each(|r| memory::address(l.kernel, code, r)), effects text(*does, code, refs);
 /// `format` is that of [`super::text_format`]; the arguments are scalars and arrays. By the executing group, once.
 DebugPrint "debug_print" { format: String, args: Vec<Value>, "then" then: AfterPrint = AfterPrint::GoesOn }
-    class Class::Aside;
+    aside, types |t| t.none(), legal |l| l.print(format, args);
 /// A named range begins or ends here: the executing group records when. Ranges of a region are closed in it, the last one first.
 ProfileMark "profile_mark" { name: String, edge: ProfileEdge }
-    class Class::Aside;
+    aside, types |t| t.none();
 /// Reported at compile time.
 PrintLayout "print_layout" { format: String, what: PrintLayoutOf }
-    class Class::Aside;
+    aside, types |t| t.none();
     } };
 }
 pub(super) use op_table;

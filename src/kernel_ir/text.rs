@@ -74,7 +74,7 @@ macro_rules! given {
 macro_rules! print_field {
     ($p:ident, $field:ident: $ty:ty, [$($label:literal)?], [$($default:expr)?]) => {
         if true $(&& *$field != $default)? {
-            let label = $crate::kernel_ir::text::label::<$ty>(given!($($label)?), stringify!($field));
+            let label = $crate::kernel_ir::text::label::<$ty>($crate::kernel_ir::text::given!($($label)?), stringify!($field));
             $crate::kernel_ir::text::Text::print_field($field, label, $p)?;
         }
     };
@@ -82,11 +82,11 @@ macro_rules! print_field {
 
 macro_rules! parse_field {
     ($p:ident, $field:ident: $ty:ty, [$($label:literal)?], []) => {{
-        let label = $crate::kernel_ir::text::label::<$ty>(given!($($label)?), stringify!($field));
+        let label = $crate::kernel_ir::text::label::<$ty>($crate::kernel_ir::text::given!($($label)?), stringify!($field));
         <$ty as $crate::kernel_ir::text::Text>::parse_field(label, $p)?
     }};
     ($p:ident, $field:ident: $ty:ty, [$($label:literal)?], [$default:expr]) => {
-        match $p.eat($crate::kernel_ir::text::label::<$ty>(given!($($label)?), stringify!($field))) {
+        match $p.eat($crate::kernel_ir::text::label::<$ty>($crate::kernel_ir::text::given!($($label)?), stringify!($field))) {
             true => <$ty as $crate::kernel_ir::text::Text>::parse($p)?,
             false => $default,
         }
@@ -152,14 +152,14 @@ macro_rules! texts {
         impl $crate::kernel_ir::text::Text for $ty {
             fn print(&self, p: &mut $crate::kernel_ir::print::Printer<'_>) -> std::fmt::Result {
                 let $ty { $($field),* } = self;
-                $(print_field!(p, $field: $fty, [$($label)?], [$($default)?]);)*
+                $($crate::kernel_ir::text::print_field!(p, $field: $fty, [$($label)?], [$($default)?]);)*
                 Ok(())
             }
             fn parse(p: &mut $crate::kernel_ir::parse::Parser<'_>) -> $crate::kernel_ir::parse::Result<$ty> {
-                $(let $field = parse_field!(p, $field: $fty, [$($label)?], [$($default)?]);)*
+                $(let $field = $crate::kernel_ir::text::parse_field!(p, $field: $fty, [$($label)?], [$($default)?]);)*
                 Ok($ty { $($field),* })
             }
-            visits!($ty { $($field),* } => [$($field),*]);
+            $crate::kernel_ir::text::visits!($ty { $($field),* } => [$($field),*]);
         }
     };
     ($what:literal
@@ -184,7 +184,7 @@ macro_rules! texts {
                             p.blank();
                             $crate::kernel_ir::text::Text::print($of, p)?;
                         )?
-                        $($(print_field!(p, $field: $fty, [$($label)?], [$($default)?]);)*)?
+                        $($($crate::kernel_ir::text::print_field!(p, $field: $fty, [$($label)?], [$($default)?]);)*)?
                     })*
                 }
                 Ok(())
@@ -193,12 +193,12 @@ macro_rules! texts {
                 let name = p.name($what, |name| [$($name),*].into_iter().find(|n| *n == name))?;
                 $(if name == $name {
                     $(let $of = <$oty as $crate::kernel_ir::text::Text>::parse(p)?;)?
-                    $($(let $field = parse_field!(p, $field: $fty, [$($label)?], [$($default)?]);)*)?
+                    $($(let $field = $crate::kernel_ir::text::parse_field!(p, $field: $fty, [$($label)?], [$($default)?]);)*)?
                     return Ok($ty::$variant $(($of))? $({ $($field),* })?);
                 })*
                 unreachable!("a name of the list")
             }
-            visits!($($ty::$variant $(($of))? $({ $($field),* })? => [$($of)? $($($field),*)?]),*);
+            $crate::kernel_ir::text::visits!($($ty::$variant $(($of))? $({ $($field),* })? => [$($of)? $($($field),*)?]),*);
         }
     };
 }

@@ -1,6 +1,6 @@
 //! Uses of references: an allocation and the view that an op takes of it.
 use super::entities::{Alloc, Axis, Value};
-use super::text::{given, parse_field, print_field, texts, visits};
+use super::text::texts;
 use super::types::{Elem, Shape};
 use crate::dtype::DType;
 use smallvec::SmallVec;

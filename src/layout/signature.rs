@@ -13,6 +13,7 @@ use super::register_layout::RegisterLayout;
 use super::sorting::{SortPlan, Way};
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
+use crate::kernel_ir::class::{aside_ops, synchronisation_ops};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::{
     AccUse, Does, DotArithmetic, Kernel, LaneArray, MmaOperand, Op, OpKind, RefUse, Region, Value, op,
@@ -562,34 +563,14 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                 results: results.iter().map(|r| Need::Same(*r)).collect(),
             });
         }
-        OpKind::Load { .. }
+        synchronisation_ops!()
+        | aside_ops!()
+        | OpKind::Load { .. }
         | OpKind::AsyncStoreSmem { .. }
         | OpKind::AxisIndex { .. }
         | OpKind::CopyGmemToSmem { .. }
         | OpKind::CopySmemToGmem { .. }
-        | OpKind::CommitGroup
-        | OpKind::WaitSmemToGmem { .. }
-        | OpKind::WaitGmemToSmem { .. }
-        | OpKind::Prefetch { .. }
-        | OpKind::CommitSmem
-        | OpKind::BarrierArrive { .. }
-        | OpKind::BarrierWait { .. }
-        | OpKind::BarrierTest { .. }
-        | OpKind::MbarrierArrive { .. }
-        | OpKind::MbarrierExpect { .. }
-        | OpKind::MbarrierWait { .. }
-        | OpKind::Sync { .. }
-        | OpKind::Fence { .. }
-        | OpKind::SemaphoreSignal { .. }
-        | OpKind::SemaphoreSignalParallel { .. }
-        | OpKind::SemaphoreWait { .. }
-        | OpKind::SemaphoreRead { .. }
-        | OpKind::SetMaxRegisters { .. }
-        | OpKind::Delay { .. }
-        | OpKind::GridDependency { .. }
-        | OpKind::DebugPrint { .. }
-        | OpKind::ProfileMark { .. }
-        | OpKind::PrintLayout { .. } => {}
+        | OpKind::Prefetch { .. } => {}
     }
     Ok(sig)
 }

@@ -1,6 +1,7 @@
 //! How ops touch memory: the plan of every load and store, of every copy, of every operand of a wgmma in shared memory, made once on
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
 use crate::error::{Error, Fault, Result};
+use crate::kernel_ir::class::{aside_ops, pure_ops, synchronisation_ops};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::{
     AccUse, Does, Elem, InlineMap, InlinePtx, Kernel, MmaOperand, Op, OpKind, Place, RefUse, SmemTransforms, Value,
@@ -103,12 +104,9 @@ impl Planner<'_> {
                 self.transfer(op, r, None, None)
             }
             OpKind::CopyGmemToSmem { .. } | OpKind::CopySmemToGmem { .. } | OpKind::Prefetch { .. } => self.copy(op),
-            OpKind::InlinePtx { does, code, refs, args } => self.inline(op, *does, code, refs, args),
             OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
-            OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => Ok(()),
-            OpKind::ArgReduce { a, .. } | OpKind::Cumulative { a, .. } => {
-                self.held(op, self.assignment.layout(*a)?, kernel.target.max_run_slots)
-            }
+            pure_ops!() => self.pure(op),
+            OpKind::InlinePtx { does, code, refs, args } => self.inline(op, *does, code, refs, args),
             OpKind::For { inits, xs, .. } => {
                 let made = &data.results[inits.len()..];
                 xs.iter().chain(made).try_for_each(|v| {
@@ -116,67 +114,37 @@ impl Planner<'_> {
                     self.held(op, &whole, kernel.target.max_stacked_slots)
                 })
             }
-            OpKind::Constant(_)
-            | OpKind::Unary { .. }
-            | OpKind::Binary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Clamp { .. }
-            | OpKind::IntegerPow { .. }
-            | OpKind::Convert { .. }
-            | OpKind::Bitcast { .. }
-            | OpKind::ReducePrecision { .. }
-            | OpKind::Iota { .. }
-            | OpKind::Broadcast { .. }
-            | OpKind::Reshape { .. }
-            | OpKind::Transpose { .. }
-            | OpKind::Slice { .. }
-            | OpKind::DynamicSlice { .. }
-            | OpKind::DynamicUpdateSlice { .. }
-            | OpKind::Concat { .. }
-            | OpKind::Pad { .. }
-            | OpKind::Reverse { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Take { .. }
-            | OpKind::Put { .. }
-            | OpKind::Sort { .. }
+            synchronisation_ops!()
+            | aside_ops!()
             | OpKind::OptimizationBarrier { .. }
-            | OpKind::MultipleOf { .. }
-            | OpKind::LayoutCast { .. }
-            | OpKind::Relayout { .. }
-            | OpKind::AxisIndex { .. }
-            | OpKind::CommitGroup
-            | OpKind::WaitSmemToGmem { .. }
-            | OpKind::WaitGmemToSmem { .. }
-            | OpKind::CommitSmem
-            | OpKind::BarrierArrive { .. }
-            | OpKind::BarrierWait { .. }
-            | OpKind::BarrierTest { .. }
-            | OpKind::MbarrierArrive { .. }
-            | OpKind::MbarrierExpect { .. }
-            | OpKind::MbarrierWait { .. }
-            | OpKind::Sync { .. }
-            | OpKind::Fence { .. }
-            | OpKind::SemaphoreSignal { .. }
-            | OpKind::SemaphoreSignalParallel { .. }
-            | OpKind::SemaphoreWait { .. }
-            | OpKind::SemaphoreRead { .. }
             | OpKind::AccInit { .. }
             | OpKind::WgmmaWait { .. }
             | OpKind::AccRead { .. }
-            | OpKind::Dot { .. }
             | OpKind::DotInPlace { .. }
             | OpKind::While { .. }
             | OpKind::Switch { .. }
             | OpKind::Scope { .. }
-            | OpKind::WarpMap { .. }
-            | OpKind::SetMaxRegisters { .. }
-            | OpKind::Delay { .. }
-            | OpKind::GridDependency { .. }
-            | OpKind::DebugPrint { .. }
-            | OpKind::ProfileMark { .. }
-            | OpKind::PrintLayout { .. } => Ok(()),
+            | OpKind::WarpMap { .. } => Ok(()),
         }
+    }
+
+    /// What is computed of values accesses nothing, but may take many elements into each thread.
+    fn pure(&mut self, op: Op) -> Result<()> {
+        let kernel = self.kernel;
+        let kind = &kernel.ops[op].kind;
+        if let OpKind::InlinePtx { does, code, refs, args } = kind {
+            return self.inline(op, *does, code, refs, args);
+        }
+        let run = if let OpKind::ArgReduce { a, .. } = kind {
+            Some(*a)
+        } else if let OpKind::Cumulative { a, axis, .. } = kind {
+            Some(*a).filter(|a| op::is_short_run(kernel.ty(*a).shape(), *axis as usize))
+        } else {
+            None
+        };
+        run.map_or(Ok(()), |a| {
+            self.held(op, self.assignment.layout(a)?, kernel.target.max_run_slots)
+        })
     }
 
     /// What is unrolled over a thread's elements does not have too many of them.

@@ -32,146 +32,110 @@ pub fn run(kernel: &Kernel) -> Result<()> {
     profile::check(kernel)
 }
 
-/// Whether an op of a normalised kernel can be compiled.
+/// Whether an op of a normalised kernel can be compiled: it itself, and each of its references.
 pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
     let data = &kernel.ops[op];
-    let kind = &data.kind;
-    let dtype = |v: Value| kernel.ty(v).dtype();
-    let of = |v: Value, defined: bool| arithmetic::is_defined(kind, dtype(v), defined);
-    // What does not depend on the types.
-    let lacks = |what: &str, remedy: &str| Err(Error::unsupported(format!("{}: {what}", kind.name())).remedy(remedy));
-    match kind {
-        OpKind::AsyncStoreSmem {
-            value, barrier, atomic, ..
-        } => {
-            memory::arrival(kernel, barrier)?;
-            if let Some(op) = atomic {
-                arithmetic::async_reduction(*op, dtype(*value))?;
+    data.kind.check_legality(&Legality { kernel, data })?;
+    let mut result = Ok(());
+    // Nothing is done to what `print_layout` asks about.
+    if !matches!(data.kind, OpKind::PrintLayout { .. }) {
+        visit::for_each_ref(&data.kind, &mut |r| {
+            if result.is_ok() {
+                result = memory::reference(kernel, &data.kind, r);
             }
-            if kernel.ty(*value).is_scalar() {
-                lacks("a scalar", "an array, one element for each thread or more")?;
-            }
+        });
+    }
+    result
+}
+
+/// An op and its kernel: what the rows of the [table](super::table) ask of it.
+pub(super) struct Legality<'a> {
+    pub kernel: &'a Kernel,
+    data: &'a OpData,
+}
+
+impl Legality<'_> {
+    pub fn dtype(&self, v: Value) -> DType {
+        self.kernel.ty(v).dtype()
+    }
+    pub fn result(&self) -> Value {
+        self.data.results[0]
+    }
+    pub fn result_dtype(&self) -> DType {
+        self.dtype(self.result())
+    }
+
+    /// A function that is defined for some types.
+    pub fn defined(&self, a: Value, is_defined: bool) -> Result<()> {
+        arithmetic::is_defined(&self.data.kind, self.dtype(a), is_defined)
+    }
+
+    /// What does not depend on the types.
+    fn lacks(&self, what: &str, remedy: &str) -> Result<()> {
+        Err(Error::unsupported(format!("{}: {what}", self.data.kind.name())).remedy(remedy))
+    }
+
+    pub fn loaded(&self) -> Result<()> {
+        match self.kernel.ty(self.result()).is_scalar() {
+            true => memory::scalar(self.result_dtype()),
+            false => Ok(()),
         }
-        OpKind::InlinePtx { code, refs, .. } => refs.iter().try_for_each(|r| memory::address(kernel, code, r))?,
-        OpKind::DebugPrint { format, args, then: _ } => {
-            for piece in text_format::parse(format, args.len())? {
-                if let text_format::Piece::Field(field) = piece {
-                    field.check(dtype(args[field.arg]))?;
-                }
-            }
+    }
+
+    pub fn stored(&self, value: Value) -> Result<()> {
+        let ty = self.kernel.ty(value);
+        match ty.is_scalar() {
+            true => memory::scalar(ty.dtype()),
+            false if ty.dtype().bits() < 8 => memory::whole_bytes(ty),
+            false => Ok(()),
         }
-        OpKind::ProfileMark { .. } | OpKind::PrintLayout { .. } => return Ok(()),
-        OpKind::Constant(c) => memory::constant(kernel, c, data.results[0])?,
-        OpKind::Unary { op, a } => of(*a, arithmetic::unary(*op, dtype(*a)))?,
-        OpKind::Binary { op, a, .. } => of(*a, arithmetic::binary(*op, dtype(*a)))?,
-        OpKind::Clamp { x, .. } => of(*x, arithmetic::binary(BinaryOp::Max, dtype(*x)))?,
-        OpKind::IntegerPow { a, n } => of(*a, arithmetic::integer_pow(*n, dtype(*a)))?,
-        OpKind::ReducePrecision { a, .. } => of(*a, arithmetic::reduce_precision(dtype(*a)))?,
-        OpKind::Reduce { op, a, .. } => of(*a, arithmetic::reduce(*op, dtype(*a)))?,
-        OpKind::Cumulative { op, a, .. } => of(*a, arithmetic::cumulative(*op, dtype(*a)))?,
-        OpKind::AtomicUpdate { op, value, .. } | OpKind::AtomicUpdateAt { op, value, .. } => {
-            arithmetic::atomic(*op, dtype(*value))?
+    }
+
+    pub fn async_store(&self, barrier: &RefUse, atomic: Option<AtomicOp>, value: Value) -> Result<()> {
+        memory::arrival(self.kernel, barrier)?;
+        if let Some(op) = atomic {
+            arithmetic::async_reduction(op, self.dtype(value))?;
         }
-        OpKind::Put { op, a, .. } => of(*a, arithmetic::put(*op, dtype(*a)))?,
-        OpKind::LoadMasked { .. } => memory::element(dtype(data.results[0]))?,
-        OpKind::LoadAt { .. } => memory::scalar(dtype(data.results[0]))?,
-        OpKind::Load { .. } | OpKind::Swap { .. } if kernel.ty(data.results[0]).is_scalar() => {
-            memory::scalar(dtype(data.results[0]))?;
+        match self.kernel.ty(value).is_scalar() {
+            true => self.lacks("a scalar", "an array, one element for each thread or more"),
+            false => Ok(()),
         }
-        OpKind::Store { value, .. } if kernel.ty(*value).is_scalar() => memory::scalar(dtype(*value))?,
-        OpKind::StoreMasked { value, .. } | OpKind::StoreAt { value, .. } => memory::element(dtype(*value))?,
-        OpKind::Convert { a } => arithmetic::convert(dtype(*a), dtype(data.results[0]))?,
-        OpKind::Iota { .. } => arithmetic::convert(DType::I32, dtype(data.results[0]))?,
-        OpKind::Bitcast { a } => arithmetic::bitcast(dtype(*a), dtype(data.results[0]))?,
-        OpKind::Store { value, .. } | OpKind::Swap { value, .. } if dtype(*value).bits() < 8 => {
-            memory::whole_bytes(kernel.ty(*value))?;
-        }
-        OpKind::CopyGmemToSmem {
-            leader_tracked,
-            barrier,
-            ..
-        } => match (leader_tracked, barrier) {
-            (Some(_), _) => lacks(
+    }
+
+    pub fn copy_in(&self, leader_tracked: Option<LeaderTracked>, barrier: Option<&RefUse>) -> Result<()> {
+        match (leader_tracked, barrier) {
+            (Some(_), _) => self.lacks(
                 "leader-tracked copies",
                 "copy with collective_axes, or each block its part",
-            )?,
-            (None, None) => lacks(
-                "copies without a barrier (sm_80 groups)",
-                "pass a barrier (plgpu.Barrier), and wait for it",
-            )?,
-            (None, Some(_)) => {}
-        },
-        OpKind::WaitGmemToSmem { .. } => lacks(
+            ),
+            (None, None) => self.lacks_copy_groups(),
+            (None, Some(_)) => Ok(()),
+        }
+    }
+
+    pub fn lacks_copy_groups(&self) -> Result<()> {
+        self.lacks(
             "copies without a barrier (sm_80 groups)",
             "pass a barrier (plgpu.Barrier), and wait for it",
-        )?,
-        OpKind::Prefetch {
-            collective_axes,
-            leader_tracked,
-            ..
-        } if leader_tracked.is_some() || !collective_axes.is_empty() => lacks(
-            "prefetches shared by blocks",
-            "let each block prefetch its part, without collective_axes",
-        )?,
-        OpKind::BarrierArrive { barrier, .. } => memory::arrival(kernel, barrier)?,
-        OpKind::MbarrierArrive { barrier, .. }
-        | OpKind::MbarrierExpect { barrier, .. }
-        | OpKind::MbarrierWait { barrier, .. } => memory::arrival(kernel, barrier)?,
-        OpKind::AccInit { .. } => tensor_core::accumulator(kernel.ty(data.results[0]))?,
-        OpKind::SetMaxRegisters { n, .. } => launch::register_count(kernel, *n)?,
-        OpKind::AxisIndex { .. }
-        | OpKind::Compare { .. }
-        | OpKind::Select { .. }
-        | OpKind::Broadcast { .. }
-        | OpKind::Reshape { .. }
-        | OpKind::Transpose { .. }
-        | OpKind::Slice { .. }
-        | OpKind::DynamicSlice { .. }
-        | OpKind::DynamicUpdateSlice { .. }
-        | OpKind::Concat { .. }
-        | OpKind::Pad { .. }
-        | OpKind::Reverse { .. }
-        | OpKind::ArgReduce { .. }
-        | OpKind::Dot { .. }
-        | OpKind::DotInPlace { .. }
-        | OpKind::Take { .. }
-        | OpKind::Sort { .. }
-        | OpKind::OptimizationBarrier { .. }
-        | OpKind::MultipleOf { .. }
-        | OpKind::LayoutCast { .. }
-        | OpKind::Relayout { .. }
-        | OpKind::Load { .. }
-        | OpKind::Store { .. }
-        | OpKind::Swap { .. }
-        | OpKind::CopySmemToGmem { .. }
-        | OpKind::CommitGroup
-        | OpKind::WaitSmemToGmem { .. }
-        | OpKind::Prefetch { .. }
-        | OpKind::CommitSmem
-        | OpKind::BarrierWait { .. }
-        | OpKind::BarrierTest { .. }
-        | OpKind::Sync { .. }
-        | OpKind::Fence { .. }
-        | OpKind::SemaphoreSignal { .. }
-        | OpKind::SemaphoreSignalParallel { .. }
-        | OpKind::SemaphoreWait { .. }
-        | OpKind::SemaphoreRead { .. }
-        | OpKind::Wgmma { .. }
-        | OpKind::WgmmaWait { .. }
-        | OpKind::AccRead { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Switch { .. }
-        | OpKind::Scope { .. }
-        | OpKind::WarpMap { .. }
-        | OpKind::Delay { .. }
-        | OpKind::GridDependency { .. } => {}
+        )
     }
-    let mut result = Ok(());
-    visit::for_each_ref(kind, &mut |r| {
-        if result.is_ok() {
-            result = memory::reference(kernel, kind, r);
+
+    pub fn prefetch(&self, collective_axes: &[Axis], leader_tracked: Option<LeaderTracked>) -> Result<()> {
+        match leader_tracked.is_some() || !collective_axes.is_empty() {
+            true => self.lacks(
+                "prefetches shared by blocks",
+                "let each block prefetch its part, without collective_axes",
+            ),
+            false => Ok(()),
         }
-    });
-    result
+    }
+
+    pub fn print(&self, format: &str, args: &[Value]) -> Result<()> {
+        for piece in text_format::parse(format, args.len())? {
+            if let text_format::Piece::Field(field) = piece {
+                field.check(self.dtype(args[field.arg]))?;
+            }
+        }
+        Ok(())
+    }
 }

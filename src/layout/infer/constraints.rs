@@ -108,7 +108,7 @@ fn is_cheap(kind: &OpKind) -> bool {
             Function::Compare { .. } | Function::Select { .. } | Function::Clamp { .. } | Function::Convert { .. } => {
                 true
             }
-            Function::IntegerPow { .. } | Function::ReducePrecision | Function::MultipleOf { .. } => false,
+            Function::IntegerPow { .. } | Function::Other | Function::MultipleOf { .. } => false,
         },
         Some(Pure::Iota | Pure::LayoutCast) => true,
         Some(Pure::Shape(shape)) => matches!(shape, ShapeOp::Broadcast { .. }),

@@ -136,7 +136,7 @@ impl Narrow<'_> {
                     }
             }
             None | Some(Function::Select { .. } | Function::Clamp { .. } | Function::MultipleOf { .. }) => is_narrow,
-            Some(Function::IntegerPow { .. } | Function::ReducePrecision) => false,
+            Some(Function::IntegerPow { .. } | Function::Other) => false,
         };
         let loc = self.kernel.ops[op].loc;
         let all_fit = operands.iter().all(|&v| !self.is_wide(v) || self.fits(v));

@@ -306,7 +306,7 @@ fn applied(kernel: &Kernel, kind: &OpKind) -> Option<Applied> {
         Function::Clamp { .. } => Some(Applied::Clamp),
         Function::IntegerPow { n, .. } => Some(Applied::Power(n)),
         Function::Convert { a } => Some(Applied::Convert(kernel.ty(a).dtype())),
-        Function::Compare { .. } | Function::ReducePrecision => None,
+        Function::Compare { .. } | Function::Other => None,
     }
 }
 

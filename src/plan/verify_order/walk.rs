@@ -11,7 +11,7 @@ use super::finding::{Finding, Report};
 use super::history::{Actor, BarrierKey, History, Start, Turn, What};
 use super::scalars::{Scalars, Val};
 use super::slice::{self, Slice};
-use crate::kernel_ir::class::{Class, Control, pure_ops};
+use crate::kernel_ir::class::{Class, Control, aside_ops, pure_ops};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::rings::Slot;
 use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
@@ -679,15 +679,9 @@ impl<'a> Walk<'a> {
                 self.forget_results(op);
             }
             // Nothing of theirs is memory that this warpgroup's program touches again, or they are not lowered.
-            OpKind::Prefetch { .. }
-            | OpKind::WaitGmemToSmem { .. }
-            | OpKind::AsyncStoreSmem { .. }
-            | OpKind::SetMaxRegisters { .. }
-            | OpKind::Delay { .. }
-            | OpKind::GridDependency { .. }
-            | OpKind::DebugPrint { .. }
-            | OpKind::ProfileMark { .. }
-            | OpKind::PrintLayout { .. } => self.forget_results(op),
+            OpKind::Prefetch { .. } | OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } | aside_ops!() => {
+                self.forget_results(op)
+            }
             OpKind::For {
                 lower,
                 upper,
