@@ -356,3 +356,76 @@ PrintLayout "print_layout" { format: String, what: PrintLayoutOf }
     } };
 }
 pub(super) use op_table;
+
+#[cfg(test)]
+mod tests {
+    use crate::kernel_ir::op::{FieldInfo, ROWS, RowInfo};
+    use std::fmt::Write;
+
+    /// A field in an op's text, in brackets where it may be left out.
+    fn field(info: &FieldInfo) -> String {
+        let FieldInfo { label, name, ty, .. } = *info;
+        let ty = ty.replace(' ', "").replace(',', ", ");
+        let (label, space) = match label {
+            "" => ("", ""),
+            "," => (",", " "),
+            _ => (label, " "),
+        };
+        let option = ty.strip_prefix("Option<").and_then(|ty| ty.strip_suffix('>'));
+        let is_optional = option.is_some() || info.has_default || ty.starts_with("Vec<") && !["", ","].contains(&label);
+        let text = match ty.as_str() {
+            "bool" => return format!(" [{name}]"),
+            _ => format!("{label}{space}{{{name}: {}}}", option.unwrap_or(&ty)),
+        };
+        match (is_optional, label) {
+            (true, _) => format!(" [{text}]"),
+            (false, ",") => text,
+            (false, _) => format!(" {text}"),
+        }
+    }
+
+    /// A row's text without the links of Rust's documentation.
+    fn doc(row: &RowInfo) -> String {
+        let text: Vec<&str> = row.doc.iter().map(|line| line.trim()).collect();
+        let mut out = String::new();
+        let mut parts = text.join(" ");
+        while let Some((before, link)) = parts.split_once("[`") {
+            let (name, after) = link.split_once("`]").expect("a link ends");
+            let after = match after.strip_prefix('(') {
+                Some(target) => target.split_once(')').expect("a target ends").1,
+                None => after,
+            };
+            write!(out, "{before}`{name}`").expect("a string");
+            parts = after.to_string();
+        }
+        out + &parts
+    }
+
+    #[test]
+    fn the_page_is_the_table() {
+        let mut page = String::from(
+            "# Ops\n\nWhat a kernel is made of between its descriptor and PTX (`SMALT_DUMP=ir` shows it): the table of ops \
+             (`src/kernel_ir/table.rs`), printed by a\ntest. Results stand in front (`%v3: f32[64] = load …`). What is in brackets may be \
+             left out. What passes may do with an op\nfollows from its class, in parentheses (`src/kernel_ir/class.rs`).\n",
+        );
+        for row in ROWS {
+            let names: Vec<String> = (row.names)().iter().map(|name| format!("`{name}`")).collect();
+            let fields: String = row.fields.iter().map(field).collect();
+            let class = match row.kind {
+                "promise" => "pure, checked where it stands",
+                kind => kind,
+            };
+            let text = match names.as_slice() {
+                [name] => format!("{}{fields}`", name.trim_end_matches('`')),
+                _ => format!("{} with `{}`", names.join(" "), fields.trim_start()),
+            };
+            write!(page, "\n* {text} ({class})").expect("a string");
+            match doc(row).replace("super::", "").as_str() {
+                "" => {}
+                doc => write!(page, ": {doc}").expect("a string"),
+            }
+        }
+        page.push('\n');
+        expect_test::expect_file!["../../docs/OPS.md"].assert_eq(&page);
+    }
+}

@@ -17,7 +17,7 @@ from benchmarks import chart
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 #: Pages that programs write.
-GENERATED = {"SUPPORT.md", "INSTRUCTIONS.md"}
+GENERATED = {"SUPPORT.md", "INSTRUCTIONS.md", "OPS.md"}
 
 
 def prose(page: pathlib.Path) -> str:
