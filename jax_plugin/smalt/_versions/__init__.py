@@ -54,7 +54,7 @@ from smalt._versions.devices import (
     process_index,
     stop_answering,
 )
-from smalt._versions.features import FALSE_PREDICATE_SUPPRESSES_ARRIVAL, LEADER_TRACKED_LAST_AXIS_ONLY, TENSOR_CORE_BARRIER_TRACKS_COPIES, TRITON
+from smalt._versions.features import FALSE_PREDICATE_SUPPRESSES_ARRIVAL, LEADER_TRACKED_LAST_AXIS_ONLY, TENSOR_CORE_BARRIER_TRACKS_COPIES
 from smalt._versions.fragments import (
     FragmentedArray,
     StockLaunchContext,
