@@ -1,7 +1,7 @@
-//! The emulator for the tests outside of this crate. It is generic over its hooks; what is not generic is compiled here, once, and not in
-//! each of the tests.
+//! The emulator for the tests and benchmarks outside of this crate. It is generic over its hooks; what is not generic is compiled here, once,
+//! and not in each of them.
 use super::hooks::NoCheck;
-use super::{Causality, HostBuffer, Options, Program, Report, Unwatched};
+use super::{Causality, Contents, HostBuffer, Options, Program, Report, Undefined, Unwatched};
 use crate::error::Error;
 use crate::ptx::Flat;
 
@@ -18,4 +18,49 @@ pub unsafe fn run_checked(flat: &Flat, buffers: &[HostBuffer]) -> Result<Report,
     let program = Program::<Causality>::decode(flat)?;
     // SAFETY: as our caller promises.
     unsafe { super::run(&program, buffers, &Options::default(), &Unwatched) }
+}
+
+/// Buffers of a kernel, all zeros at first.
+pub struct HostMemory(Vec<Vec<u8>>);
+
+impl HostMemory {
+    pub fn new(bytes: &[usize]) -> HostMemory {
+        HostMemory(bytes.iter().map(|bytes| vec![0; *bytes]).collect())
+    }
+}
+
+/// A decoded kernel that runs on one thread, with checks or without.
+pub enum Runner {
+    Checked(Program<Causality>),
+    Unchecked(Program<NoCheck>),
+}
+
+impl Runner {
+    pub fn new(flat: &Flat, checked: bool) -> Result<Runner, Error> {
+        Ok(match checked {
+            true => Runner::Checked(Program::decode(flat)?),
+            false => Runner::Unchecked(Program::decode(flat)?),
+        })
+    }
+
+    pub fn run(&self, memory: &mut HostMemory) -> Result<Report, Error> {
+        let options = Options {
+            threads: 1,
+            undefined: Undefined::Ignored,
+            ..Options::default()
+        };
+        let buffer = |bytes: &mut Vec<u8>| HostBuffer {
+            ptr: bytes.as_mut_ptr(),
+            len: bytes.len(),
+            contents: Contents::Defined,
+        };
+        let buffers: Vec<HostBuffer> = memory.0.iter_mut().map(buffer).collect();
+        // SAFETY: the buffers are borrowed exclusively, and outlive the call.
+        unsafe {
+            match self {
+                Runner::Checked(program) => super::run(program, &buffers, &options, &Unwatched),
+                Runner::Unchecked(program) => super::run(program, &buffers, &options, &Unwatched),
+            }
+        }
+    }
 }
