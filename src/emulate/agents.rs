@@ -1,12 +1,11 @@
 //! The asynchronous agents: bulk copies, and when they act.
 use super::bulk::{BulkStore, Destination};
-use super::clock::View;
+use super::check::View;
+use super::check::{Access, Changes, Hooks, Landing, Mode, Range, Verdict, changes_all};
 use super::grid::{Clash, Did};
-use super::hooks::{Access, Changes, Hooks, Landing, Mode, Proxy, Range, Sync, Verdict, changes_all};
 use super::machine::Machine;
 use super::options::AgentOrder;
 use super::shared::{CtaSlot, SMEM_BASE};
-use super::sync::noted;
 use super::tensor_maps::TensorMap;
 use super::tma::{self, Placed};
 use super::trace::{CopyId, What};
@@ -154,7 +153,7 @@ impl<H: Hooks> Machine<'_, H> {
     fn issue_load(&mut self, w: &mut Warp, mut load: BulkLoad) -> Result<(), Box<Error>> {
         for target in &load.targets {
             let landing = self.landing(&load, *target);
-            let verdict = self.hooks.load_issued(w, &load.view, landing);
+            let verdict = self.hooks.load_issued(w.who(), &load.view, landing);
             self.judge_at(w, load.pc, verdict)?;
         }
         if self.recorder.is_some() {
@@ -246,18 +245,11 @@ impl<H: Hooks> Machine<'_, H> {
             tma::scatter(smem, target.offset, swizzle, data);
             let landing = self.landing(load, *target);
             self.hooks.load_landed(landing);
-            let event = Sync::CompleteTx {
-                slot: target.slot,
-                offset: target.barrier,
-                bytes: load.bytes,
-            };
-            let verdict = self.hooks.sync(w, event);
-            self.judge_at(w, load.pc, verdict)?;
             let verdict = self.complete_tx(target.slot, target.barrier, u64::from(load.bytes))?;
             self.judge_at(w, load.pc, verdict)?;
         }
         if read {
-            self.hooks.load_done(w);
+            self.hooks.load_done(w.who());
         }
         self.record_copied(CopyId::Load(load.number), true);
         Ok(())
@@ -265,12 +257,11 @@ impl<H: Hooks> Machine<'_, H> {
 
     fn tell_read(&mut self, w: &Warp, pc: u32, view: &View, slot: CtaSlot, offset: u32, bytes: u32) -> Verdict {
         let verdict = self.hooks.async_memory(
-            w,
+            w.who(),
             view,
             Access {
                 range: Range::Shared { slot, offset },
                 bytes,
-                proxy: Proxy::Async,
                 mode: Mode::Read,
                 loc: self.program.origins[pc as usize].loc,
                 changes: &changes_all,
@@ -293,12 +284,11 @@ impl<H: Hooks> Machine<'_, H> {
         changes: &Changes<'_>,
     ) -> Verdict {
         let verdict = self.hooks.async_memory(
-            w,
+            w.who(),
             view,
             Access {
                 range: Range::Global { address },
                 bytes,
-                proxy: Proxy::Async,
                 mode,
                 loc: self.program.origins[pc as usize].loc,
                 changes,
@@ -793,7 +783,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                     reduce: op.reduce_elements,
                 },
             };
-            let (view, number) = (m.hooks.view(w), w.bulk.issue());
+            let (view, number) = (m.hooks.view(w.who()), w.bulk.issue());
             m.issue_store(
                 w,
                 BulkStore {
@@ -863,7 +853,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
                 }
             };
             let warp = m.warp_id(w);
-            let view = m.hooks.view(w);
+            let view = m.hooks.view(w.who());
             m.issue_load(
                 w,
                 BulkLoad {
@@ -884,11 +874,11 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
 pub struct BulkCommit;
 impl<H: Hooks> Body<H> for BulkCommit {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
         for lane in lanes(w.exec) {
             w.bulk.commit(lane);
         }
-        noted(w, m, Sync::BulkCommit)
+        Flow::Next
     }
 }
 
@@ -927,16 +917,9 @@ impl<H: Hooks> Body<H> for BulkWait {
         }
         if H::LISTENS && !reads_only {
             for number in w.bulk.take_performed(w.exec, pending) {
-                m.hooks.store_waited(w, number);
+                m.hooks.store_waited(w.who(), number);
             }
         }
-        noted(
-            w,
-            m,
-            Sync::BulkWaited {
-                pending: pending as u32,
-                reads_only,
-            },
-        )
+        Flow::Next
     }
 }

@@ -1,5 +1,5 @@
 //! Bulk stores in flight: per-thread groups of a warp.
-use super::clock::View;
+use super::check::View;
 use super::tensor_maps::TensorMap;
 use crate::ptx::modifier::{AtomOp, AtomType, TensorRed};
 use std::collections::VecDeque;

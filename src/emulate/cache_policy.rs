@@ -1,5 +1,5 @@
 //! What cache policies and discarded lines ask of their operands. The caches themselves are not emulated.
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::uop::{Body, Flow, Uop};
 use super::warp::{Warp, lanes};

@@ -1,5 +1,5 @@
 //! Sums and differences over several words, with a carry in each lane's condition code.
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::row::Lane;
 use super::uop::{Body, Flow, Uop};
@@ -61,9 +61,9 @@ fn half(is_high: bool, is_signed: bool, bits: u32, a: u64, b: u64) -> u64 {
 pub struct CarrySum<T>(PhantomData<T>);
 impl<T: Word, H: Hooks> Body<H> for CarrySum<T> {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let carries = CarryOp::ALL[u.imm as usize].carries();
-        each::<T, H>(w, m, u, carries, [u.a, u.b, u.b], |a, b, _| (a, b))
+        each::<T, H>(w, u, carries, [u.a, u.b, u.b], |a, b, _| (a, b))
     }
 }
 
@@ -71,10 +71,10 @@ impl<T: Word, H: Hooks> Body<H> for CarrySum<T> {
 pub struct CarryProduct<T>(PhantomData<T>);
 impl<T: Word, H: Hooks> Body<H> for CarryProduct<T> {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let op = CarryMad::ALL[u.imm as usize];
         let is_signed = u.aux == 1;
-        each::<T, H>(w, m, u, op.carries(), [u.a, u.b, u.c], |a, b, c| {
+        each::<T, H>(w, u, op.carries(), [u.a, u.b, u.c], |a, b, c| {
             (half(op.is_high(), is_signed, T::BITS, a, b), c)
         })
     }
@@ -82,13 +82,11 @@ impl<T: Word, H: Hooks> Body<H> for CarryProduct<T> {
 
 fn each<T: Word, H: Hooks>(
     w: &mut Warp,
-    m: &mut Machine<'_, H>,
     u: &Uop<H>,
     carries: Carries,
     operands: [u16; 3],
     terms: impl Fn(u64, u64, u64) -> (u64, u64),
 ) -> Flow {
-    operands.iter().for_each(|operand| m.hooks.reads(w, *operand));
     let mut out = [T::Raw::default(); 32];
     let mut carry = w.carry;
     {
@@ -104,7 +102,6 @@ fn each<T: Word, H: Hooks>(
     }
     w.carry = carry;
     w.write::<T>(u.d, out);
-    m.hooks.writes(w, u.d);
     Flow::Next
 }
 

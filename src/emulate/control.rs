@@ -1,6 +1,6 @@
 //! Moves, branches, guards, exchanges within a warp.
+use super::check::Hooks;
 use super::global::GlobalMemory;
-use super::hooks::{Hooks, Sync};
 use super::machine::Machine;
 use super::row::Lane;
 use super::shared::RANK_SHIFT;
@@ -202,7 +202,6 @@ impl<H: Hooks> Body<H> for Special32 {
             SpecialReg32::Clock | SpecialReg32::GlobaltimerLo => m.clock as u32,
         };
         w.write::<u32>(u.d, [value; 32]);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
@@ -235,7 +234,6 @@ impl<H: Hooks> Body<H> for LoadPointer {
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let address = GlobalMemory::address(m.buffer_of(w.cta, u.imm as u32)) + u64::from(u.aux);
         w.write::<u64>(u.d, [address; 32]);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
@@ -317,10 +315,8 @@ impl<H: Hooks> Body<H> for CombinePredicate {
 pub struct Select<T>(PhantomData<T>);
 impl<T: Lane, H: Hooks> Body<H> for Select<T> {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         use super::row::{Raw, Row};
-        m.hooks.reads(w, u.a);
-        m.hooks.reads(w, u.b);
         let mask = Row::of_mask(w.predicate(u.c)).0;
         let (a, b) = (w.read::<T>(u.a), w.read::<T>(u.b));
         let mut out = [T::Raw::default(); 32];
@@ -328,7 +324,6 @@ impl<T: Lane, H: Hooks> Body<H> for Select<T> {
             out[i] = T::Raw::blend(mask[i], a[i], b[i]);
         }
         w.write::<T>(u.d, out);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
@@ -393,14 +388,12 @@ pub struct CtaRank;
 impl<H: Hooks> Body<H> for CtaRank {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        m.hooks.reads(w, u.a);
         let own = m.cta(w.cta).rank;
         let out = w.read::<u32>(u.a).map(|a| match a >> RANK_SHIFT {
             0 => own,
             rank => rank - 1,
         });
         w.write::<u32>(u.d, out);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
@@ -418,7 +411,6 @@ impl<H: Hooks> Body<H> for PackQuarters {
             }
         }
         w.write::<u64>(u.d, out);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
@@ -556,7 +548,6 @@ impl<H: Hooks> Body<H> for ShuffleMasked {
     #[inline(never)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         masked!(groups = w, m, u.imm as u16);
-        m.hooks.reads(w, u.a);
         let shuffled = shuffled(w, u, ShuffleMode::ALL[u.aux as usize]);
         for members in groups {
             let lost = shuffled.sources(members) & !members;
@@ -569,7 +560,6 @@ impl<H: Hooks> Body<H> for ShuffleMasked {
             }
         }
         w.write::<u32>(u.d, shuffled.values);
-        m.hooks.writes(w, u.d);
         let p = (u.imm >> 16) as u16;
         if p != NO_PREDICATE {
             w.write_predicate(p, shuffled.inside);
@@ -686,7 +676,6 @@ impl<H: Hooks> Body<H> for MoveMatrix {
         if let Err(flow) = check_members(w, m, u32::MAX) {
             return flow;
         }
-        m.hooks.reads(w, u.a);
         let a = w.read::<u32>(u.a);
         let element = |row: usize, column: usize| a[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
         let out = std::array::from_fn(|lane| {
@@ -694,7 +683,6 @@ impl<H: Hooks> Body<H> for MoveMatrix {
             element(column, row) | element(column + 1, row) << 16
         });
         w.write::<u32>(u.d, out);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
@@ -704,13 +692,7 @@ pub struct WarpBarrierMasked;
 impl<H: Hooks> Body<H> for WarpBarrierMasked {
     #[inline(never)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        masked!(groups = w, m, u.a);
-        for mask in groups {
-            let flow = super::sync::noted(w, m, Sync::WarpBarrier { mask });
-            if flow != Flow::Next {
-                return flow;
-            }
-        }
+        masked!(_groups = w, m, u.a);
         Flow::Next
     }
 }
@@ -723,7 +705,6 @@ impl<H: Hooks> Body<H> for Shuffle {
         if let Err(flow) = check_members(w, m, u.imm as u32) {
             return flow;
         }
-        m.hooks.reads(w, u.a);
         let shuffled = shuffled(w, u, ShuffleMode::ALL[u.aux as usize]);
         let (out, sources) = (shuffled.values, shuffled.sources(w.exec));
         if sources & !w.exec != 0 {
@@ -735,7 +716,6 @@ impl<H: Hooks> Body<H> for Shuffle {
             );
         }
         w.write::<u32>(u.d, out);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
@@ -812,9 +792,6 @@ pub struct WarpBarrier;
 impl<H: Hooks> Body<H> for WarpBarrier {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_members(w, m, u.imm as u32) {
-            return flow;
-        }
-        super::sync::noted(w, m, Sync::WarpBarrier { mask: u.imm as u32 })
+        check_members(w, m, u.imm as u32).err().unwrap_or(Flow::Next)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A copy acts when it is issued, when a wait covers it, or before an arrival that waits for it: as a load and a store of the
 //! thread (PTX ISA, `cp.async`: in the generic proxy, unordered until it is waited for).
-use super::hooks::{Hooks, Mode, Sync};
+use super::check::{Hooks, Mode, Sync};
 use super::machine::Machine;
 use super::mem::{Denied, Global, SharedCta, Space, collisions, denied};
 use super::options::AgentOrder;
@@ -243,7 +243,6 @@ impl<H: Hooks> Body<H> for CopyArriveMore {
                     Sync::Arrive {
                         slot,
                         offset,
-                        count: 1,
                         release: Some(Scope::Cta),
                     },
                 )

@@ -1,5 +1,5 @@
 //! What a deadlocked machine looks like.
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::warp::{Wait, Warp};
 use crate::error::{Error, Fault};

@@ -3,7 +3,7 @@ use super::arith::convert::{self, Fp8, ToInteger};
 use super::arith::exact;
 use super::arith::float::{self, Rounding};
 use super::arith::special;
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::ops::{EQUAL, GREATER, LESS, UNORDERED};
 use super::uop::{Body, Flow, Op1, Op2, Op3, Test, Uop, lane_function, lane_functions};
@@ -166,22 +166,17 @@ pub struct Rows<O>(PhantomData<O>);
 pub struct Rows2<O>(PhantomData<O>);
 impl<O: Row1, H: Hooks> Body<H> for Rows<O> {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        m.hooks.reads(w, u.a);
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let out = O::f(w.read::<u32>(u.a));
         w.write::<u32>(u.d, out);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
 impl<O: Row2, H: Hooks> Body<H> for Rows2<O> {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        m.hooks.reads(w, u.a);
-        m.hooks.reads(w, u.b);
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let out = O::f(w.read::<u32>(u.a), w.read::<u32>(u.b));
         w.write::<u32>(u.d, out);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }

@@ -2,10 +2,9 @@
 //!
 //! Buffer i starts at `(i + 1) << 40`, whatever its host address: runs are deterministic, neighbours are a terabyte apart,
 //! and an address names its buffer. Pointers taken by `param_addr` (tensor maps) have their own range.
-use super::byte_history::{self, Mask};
 use super::grid::{Author, Clash, SharedLines, Written};
 use super::options::{Names, Noted, Options, Undefined};
-use super::overwrite;
+use super::overwrite::{self, Mask};
 use crate::error::Loc;
 use crate::lock::lock;
 use crate::ptx::launch::Printer;
@@ -270,7 +269,7 @@ impl GlobalMemory {
         if offset + bytes > buffer.len {
             return None;
         }
-        byte_history::lines_of(address, bytes).find_map(|(line, mask)| {
+        overwrite::lines_of(address, bytes).find_map(|(line, mask)| {
             let index = (offset & !127) / 128 + line - (address >> 7);
             authors.load(&self.shared, (line, index), by, mask)
         })

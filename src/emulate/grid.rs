@@ -4,7 +4,7 @@
 //! while it compares, writes and notes, so that what it compares with is what the other wrote, on however many threads clusters run.
 //! Lines that several clusters write are listed byte by byte. The same of reads of buffers that kernels may write ([`Written::new`]), so that
 //! a store and another's load are told of whichever comes first. Of a byte two readers are enough: one of them is another than who writes.
-use super::byte_history::Mask;
+use super::overwrite::Mask;
 use crate::error::Loc;
 use crate::lock::lock;
 use rustc_hash::FxHashMap;

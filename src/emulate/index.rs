@@ -3,7 +3,7 @@
 //! An address outside of a buffer shows by itself; one that is in another row, or in the next allocation, does not. So
 //! lowering says beside an access what it could not prove, in a comment (`CheckIndex` of the instruction table): the
 //! GPU's assembler skips it, and here it is executed.
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::options::Names;
 use super::uop::{Body, Flow, Uop};

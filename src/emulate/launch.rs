@@ -1,7 +1,7 @@
 //! Runs a program over the host's buffers.
+use super::check::Hooks;
 use super::float_environment::IeeeMode;
 use super::global::{GlobalMemory, HostBuffer};
-use super::hooks::Hooks;
 use super::machine::Machine;
 use super::options::{Options, Report, Watch};
 use super::program::Program;

@@ -4,9 +4,9 @@
 //! asynchronous agents act (`agents.rs`), then those who poll try again; when nothing is left to act, it is a deadlock.
 use super::agents::Agents;
 use super::barrier::{ClusterBarrier, Mbarrier, Misuse, Named};
+use super::check::{Hooks, Shape, Sync, Verdict};
 use super::global::GlobalMemory;
 use super::grid::{Author, Clash, Did};
-use super::hooks::{Hooks, Shape, Sync, Verdict};
 use super::options::{Check, Options, Position, Watch};
 use super::program::Program;
 use super::rng::Rng;
@@ -501,7 +501,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
     /// A warp has ended. True: its cluster has, too.
     fn end_warp(&mut self, id: u32) -> Result<bool, Error> {
         let w = self.warps[id as usize].as_ref().expect("put back");
-        self.hooks.warp_ends(w);
+        self.hooks.warp_ends(w.who());
         if let Some(pc) = w.tensor.oldest() {
             let error = Error::new(Fault::Execution, "a warp ends while its wgmma is in flight")
                 .expected("wgmma.wait_group after the last wgmma")
@@ -747,7 +747,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
     /// Tells the checker.
     #[inline(always)]
     pub fn note(&mut self, w: &Warp, event: Sync) -> Verdict {
-        let verdict = self.hooks.sync(w, event);
+        let verdict = self.hooks.sync(w.who(), event);
         self.judge(w, verdict)
     }
 

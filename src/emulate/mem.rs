@@ -1,6 +1,6 @@
 //! Loads, stores and atomics of warps.
+use super::check::{Access, Hooks, Mode, Range, Sync, Verdict};
 use super::grid::{Clash, Did};
-use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync, Verdict};
 use super::machine::Machine;
 use super::options::Undefined;
 use super::overwrite::{self, Values, no_values};
@@ -197,11 +197,10 @@ impl Space for Global {
             changed
         };
         let verdict = m.hooks.memory(
-            w,
+            w.who(),
             Access {
                 range,
                 bytes,
-                proxy: Proxy::Generic,
                 mode,
                 loc,
                 changes: &changes,
@@ -456,7 +455,6 @@ pub struct Load<S, E, const N: usize, const B: usize>(PhantomData<(S, E)>);
 impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Load<S, E, N, B> {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        m.hooks.reads(w, u.a);
         let base = *w.read::<S::Address>(u.a);
         let offset = u.imm;
         if let Err(error) = S::tell(m, w, &base, offset, B as u32, Mode::Load(w.ordered), &no_values) {
@@ -491,9 +489,6 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
                 }
             }
         }
-        for d in lists {
-            m.hooks.writes(w, *d);
-        }
         Flow::Next
     }
 }
@@ -518,12 +513,8 @@ pub struct Store<S, E, const N: usize, const B: usize>(PhantomData<(S, E)>);
 impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Store<S, E, N, B> {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        m.hooks.reads(w, u.a);
         let base = *w.read::<S::Address>(u.a);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
-        for a in lists {
-            m.hooks.reads(w, *a);
-        }
         let value = |w: &Warp, i: usize| {
             let mut bytes = [0; B];
             for (j, a) in lists.iter().enumerate() {
@@ -772,6 +763,7 @@ where
             let result = rmw();
             if H::LISTENS
                 && S::NAME == Global::NAME
+                && m.hooks.counts_words()
                 && let Ok(old) = result
             {
                 let adds = op == Some(AtomOp::Add) && matches!(ty, AtomType::U32 | AtomType::S32 | AtomType::B32);
@@ -856,6 +848,7 @@ where
                 return denied(m, w, why, "atomic", Global::NAME, i, address, B);
             }
             if H::LISTENS
+                && m.hooks.counts_words()
                 && let Err(error) = tell_of_words(m, w, address, B, (0, None))
             {
                 return m.fail(*error);
@@ -904,13 +897,12 @@ fn tell_shared<H: Hooks>(
     let access = Access {
         range,
         bytes,
-        proxy: Proxy::Generic,
         mode,
         loc,
         changes: &changes,
         number: 0,
     };
-    let verdict = hooks.memory(w, access);
+    let verdict = hooks.memory(w.who(), access);
     m.judge(w, verdict)
 }
 
@@ -950,7 +942,6 @@ impl<H: Hooks> Body<H> for Ldmatrix {
                 };
                 *x = u32::from(low) | u32::from(high) << 16;
             }
-            m.hooks.writes(w, *d);
         }
         Flow::Next
     }

@@ -5,7 +5,7 @@ use super::arith::mma_sync::{
     multiply_add_quads, multiply_add_sparse,
 };
 use super::arith::tensor_core_fast::Fragment;
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::uop::{Body, Flow, Uop};
 use super::warp::Warp;
@@ -55,7 +55,6 @@ impl<H: Hooks> Body<H> for Mma {
             multiply_add_doubles(rounding, &a, &b, &mut d);
             for (r, value) in op.d.iter().zip(&d) {
                 *w.register::<u64>(*r) = *value;
-                m.hooks.writes(w, *r);
             }
             return Flow::Next;
         }
@@ -86,7 +85,6 @@ impl<H: Hooks> Body<H> for Mma {
         }
         for (r, value) in op.d.iter().zip(&d) {
             *w.register::<u32>(*r) = *value;
-            m.hooks.writes(w, *r);
         }
         Flow::Next
     }

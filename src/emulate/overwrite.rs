@@ -1,6 +1,18 @@
-//! What stores change: unordered stores of one value to one place are no race, others are.
-use super::byte_history::Mask;
+//! Bytes of lines, and what stores change of them: unordered stores of one value to one place are no race, others are.
 use crate::error::{Error, Fault};
+
+/// Bytes of a line of 128.
+pub type Mask = u128;
+
+/// The lines of a range, by address / 128, and which bytes of each.
+#[inline(always)]
+pub fn lines_of(address: u64, bytes: u64) -> impl Iterator<Item = (u64, Mask)> + Clone {
+    let end = address + bytes;
+    (address >> 7..end.div_ceil(128)).map(move |line| {
+        let (first, last) = (address.max(line << 7) & 127, (end - 1).min((line << 7) + 127) & 127);
+        (line, Mask::MAX << first & Mask::MAX >> (127 - last))
+    })
+}
 
 /// The bytes that a store has for a lane; those beyond its width are not looked at.
 pub type Values<'a> = dyn Fn(usize) -> [u8; 16] + 'a;
@@ -34,6 +46,14 @@ pub fn collision(space: &str, lane: usize, place: String) -> Box<Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_cut_ranges() {
+        let lines = |address, bytes| lines_of(address, bytes).collect::<Vec<_>>();
+        assert_eq!(lines(127, 2), [(0, 1 << 127), (1, 1)]);
+        assert_eq!(lines(256, 128), [(2, !0)]);
+        assert_eq!(lines(4, 4), [(0, 0xf0)]);
+    }
 
     #[test]
     fn differences_are_bytes_of_the_line() {

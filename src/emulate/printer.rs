@@ -1,5 +1,5 @@
 //! Room for what a kernel prints. No part of what a checker watches: nothing is ordered by it, and no CTA learns of another.
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::uop::{Body, Flow, Uop};
 use super::warp::Warp;

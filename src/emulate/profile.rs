@@ -1,5 +1,5 @@
 //! Marks in the tracks of a profile. No part of what a checker watches: a lane writes where nobody else does, and nothing reads it here.
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::uop::{Body, Flow, Uop};
 use super::warp::Warp;

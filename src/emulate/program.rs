@@ -1,7 +1,7 @@
 //! A kernel decoded for execution; made once, run many times, from any thread.
 use super::agents::BulkOp;
-use super::causality::Causality;
-use super::hooks::Hooks;
+use super::check::Checker;
+use super::check::Hooks;
 use super::index::IndexCheck;
 use super::mma::MmaOp;
 use super::row::Row;
@@ -37,7 +37,7 @@ pub struct Branch {
 }
 
 /// A decoded kernel.
-pub struct Program<H: Hooks = Causality> {
+pub struct Program<H: Hooks = Checker> {
     pub(super) launch: LaunchSpec,
     pub(super) code: Vec<Uop<H>>,
     pub(super) origins: Vec<Origin>,

@@ -1,5 +1,5 @@
 //! How many CTAs are resident at once on the modelled machine.
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::options::Options;
 use super::program::Program;
 use crate::error::{Error, Result};

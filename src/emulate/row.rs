@@ -74,3 +74,24 @@ lanes! {
     i64: u64, |r| r as i64, |v| v as u64;
     f64: u64, |r| f64::from_bits(r), |v| v.to_bits();
 }
+
+/// The set lanes, lowest first.
+#[inline(always)]
+pub fn lanes(mask: u32) -> Lanes {
+    Lanes(mask)
+}
+
+pub struct Lanes(u32);
+
+impl Iterator for Lanes {
+    type Item = usize;
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let lane = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(lane)
+    }
+}

@@ -1,6 +1,6 @@
 //! Barriers, fences and waits.
 use super::barrier::{Mbarrier, Reduced};
-use super::hooks::{Hooks, Sync, Verdict, WordWait};
+use super::check::{Hooks, Sync, Verdict, WordWait};
 use super::machine::Machine;
 use super::mem::{Denied, Global, Space, denied};
 use super::uop::{Body, Flow, Uop};
@@ -114,7 +114,7 @@ impl<H: Hooks> Body<H> for NamedBarrier {
             let woken = std::mem::take(&mut named.waiters);
             m.ready.extend(woken);
         }
-        if let Err(error) = m.note(w, Sync::NamedArrive { id, waits, opens }) {
+        if let Err(error) = m.note(w, Sync::NamedArrive { id, opens }) {
             return m.fail(*error);
         }
         if !waits {
@@ -360,22 +360,12 @@ impl<H: Hooks> Body<H> for MbarrierChange {
                 );
             }
             let told = (|| {
-                if what == COMPLETE {
-                    m.note(w, Sync::CompleteTx { slot, offset, bytes })?;
-                } else if what != ARRIVE {
-                    m.note(w, Sync::ExpectTx { slot, offset, bytes })?;
+                if what != COMPLETE && what != ARRIVE {
+                    m.note(w, Sync::ExpectTx { slot, offset })?;
                 }
                 if count > 0 {
                     let release = (u.c & RELAXED == 0).then(|| released(u.c));
-                    m.note(
-                        w,
-                        Sync::Arrive {
-                            slot,
-                            offset,
-                            count,
-                            release,
-                        },
-                    )?;
+                    m.note(w, Sync::Arrive { slot, offset, release })?;
                 }
                 if u.c & DROPS != 0 {
                     let verdict = m.drop_expected(slot, offset, count)?;
@@ -421,7 +411,7 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
             if told_at != Some((slot, offset)) {
                 told_at = Some((slot, offset));
                 if u.c != ARRIVE {
-                    told = m.note(w, Sync::ExpectTx { slot, offset, bytes });
+                    told = m.note(w, Sync::ExpectTx { slot, offset });
                 }
                 if count > 0 && told.is_ok() {
                     told = m.note(
@@ -429,7 +419,6 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                         Sync::Arrive {
                             slot,
                             offset,
-                            count,
                             release: Some(released(u.c)),
                         },
                     );
@@ -507,9 +496,8 @@ fn note_waited<H: Hooks>(
                 Sync::Waited {
                     slot,
                     offset,
-                    parity,
                     scope,
-                    waits,
+                    waits: waits.then(|| w.tensor.groups() as u32),
                 },
             )?;
         }
@@ -560,9 +548,9 @@ impl<H: Hooks> Body<H> for MbarrierAsk {
                 let name = format!("{} of {}", m.options.names.mbarrier(offset), m.cta_name(slot));
                 return m.fail(Error::new(Fault::Execution, format!("{name}: used before init")));
             };
-            let (parity, complete) = if of_state {
+            let complete = if of_state {
                 let phase = w.read::<u64>(u.b)[i] as u32;
-                (phase & 1, barrier.phase as u32 != phase)
+                barrier.phase as u32 != phase
             } else {
                 let parity = w.read::<u32>(u.b)[i];
                 if parity > 1 {
@@ -572,7 +560,7 @@ impl<H: Hooks> Body<H> for MbarrierAsk {
                             .got(parity.to_string()),
                     );
                 }
-                (parity, barrier.is_complete(parity))
+                barrier.is_complete(parity)
             };
             if !complete {
                 continue;
@@ -581,9 +569,8 @@ impl<H: Hooks> Body<H> for MbarrierAsk {
             let waited = Sync::Waited {
                 slot,
                 offset,
-                parity,
                 scope,
-                waits: false,
+                waits: None,
             };
             if let Err(error) = m.note(w, waited) {
                 return m.fail(*error);
@@ -670,7 +657,6 @@ impl<H: Hooks> Body<H> for WaitForTag {
         }
         w.lanes_done = 0;
         m.wait_is_over(w, u.aux);
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }

@@ -1,8 +1,8 @@
 //! Tensor maps: entry parameters, and those in global memory, whose addresses the kernel sets itself.
 use super::agents::Source;
 use super::bulk::Destination;
+use super::check::{Access, Hooks, Mode, Range, Sync, Verdict};
 use super::global::{GlobalMemory, param_at};
-use super::hooks::{Access, Hooks, Mode, Proxy, Range, Sync, Verdict};
 use super::machine::Machine;
 use super::map_bytes::{MAP_BYTES, MapName, decode, encode};
 use super::overwrite;
@@ -67,9 +67,9 @@ impl<'a, H: Hooks> Machine<'a, H> {
             let error = execution("a bulk tensor copy through a map of another launch");
             return Err(Box::new(error.got(format!("{name:?}"))));
         };
-        let verdict = self.hooks.map_used(w, address);
+        let verdict = self.hooks.map_used(w.who(), address);
         self.judge(w, verdict)?;
-        if !self.hooks.map_is_own(w, address) {
+        if !self.hooks.map_is_own(w.who(), address) {
             self.tell_of_others(w, pc, address, MAP_BYTES as u32)?;
         }
         if !base.is_multiple_of(16) || self.memory.resolve(base, tma::extent(spec)).is_none() {
@@ -163,7 +163,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         }
         let at = |lane: usize| base[lane].wrapping_add(offset as i64 as u64);
         for lane in lanes(w.exec) {
-            self.hooks.map_named(w, at(lane));
+            self.hooks.map_named(w.who(), at(lane));
         }
         let (loc, memory, exec) = (self.here(), self.memory, w.exec);
         let changes = |_: CtaSlot, line: u64| {
@@ -178,13 +178,12 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 mask: w.exec,
             },
             bytes: MAP_BYTES as u32,
-            proxy: Proxy::Generic,
             mode: Mode::Store(StoreSem::Weak),
             loc,
             changes: &changes,
             number: 0,
         };
-        let verdict = self.hooks.memory(w, access);
+        let verdict = self.hooks.memory(w.who(), access);
         self.judge(w, verdict)
     }
 }
@@ -194,8 +193,6 @@ pub struct ReplaceMapAddress;
 impl<H: Hooks> Body<H> for ReplaceMapAddress {
     #[inline(never)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        m.hooks.reads(w, u.a);
-        m.hooks.reads(w, u.b);
         let (base, new) = (*w.read::<u64>(u.a), *w.read::<u64>(u.b));
         let at = |lane: usize| base[lane].wrapping_add(u.imm as i64 as u64);
         let mut done = m.tell_replaced(w, &base, u.imm, &new);
@@ -234,7 +231,6 @@ impl<H: Hooks> Body<H> for LoadMapParameter {
         for lane in lanes(w.exec) {
             w.set_lane::<u64>(u.d, lane, u64::from_le_bytes(word));
         }
-        m.hooks.writes(w, u.d);
         Flow::Next
     }
 }
@@ -254,7 +250,6 @@ pub struct FenceMapAcquire;
 impl<H: Hooks> Body<H> for FenceMapAcquire {
     #[inline(never)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        m.hooks.reads(w, u.a);
         let scope = Scope::ALL[usize::from(u.c)];
         let base = *w.read::<u64>(u.a);
         for lane in lanes(w.exec) {

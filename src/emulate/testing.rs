@@ -1,7 +1,7 @@
 //! The emulator for the tests and benchmarks outside of this crate. It is generic over its hooks; what is not generic is compiled here, once,
 //! and not in each of them.
-use super::hooks::NoCheck;
-use super::{Causality, Contents, HostBuffer, Options, Program, Report, Undefined, Unwatched};
+use super::check::NoCheck;
+use super::{Checker, Contents, HostBuffer, Options, Program, Report, Undefined, Unwatched};
 use crate::error::Error;
 use crate::ptx::Flat;
 
@@ -15,7 +15,7 @@ pub fn decode_unchecked(flat: &Flat) -> Result<(), Error> {
 /// # Safety
 /// As of [`run`](super::run()): the buffers are there, and nobody else touches them.
 pub unsafe fn run_checked(flat: &Flat, buffers: &[HostBuffer]) -> Result<Report, Error> {
-    let program = Program::<Causality>::decode(flat)?;
+    let program = Program::<Checker>::decode(flat)?;
     // SAFETY: as our caller promises.
     unsafe { super::run(&program, buffers, &Options::default(), &Unwatched) }
 }
@@ -31,7 +31,7 @@ impl HostMemory {
 
 /// A decoded kernel that runs on one thread, with checks or without.
 pub enum Runner {
-    Checked(Program<Causality>),
+    Checked(Program<Checker>),
     Unchecked(Program<NoCheck>),
 }
 

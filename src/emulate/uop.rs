@@ -3,7 +3,7 @@
 //! A [`Uop`] holds a function pointer and operands. Bodies are types that implement [`Body`]; [`pick`] compiles one for
 //! plain x86-64 (or any host) and one for AVX2 with FMA, and takes what the host has. The loops over lanes are plain Rust:
 //! the compiler vectorises them.
-use super::hooks::Hooks;
+use super::check::Hooks;
 use super::machine::Machine;
 use super::row::Lane;
 use super::warp::{Warp, lanes};
@@ -190,8 +190,7 @@ macro_rules! each {
     ($body:ident, $op:ident, $($x:ident: $X:ident),+) => {
         impl<O: $op, H: Hooks> Body<H> for $body<O> {
             #[inline(always)]
-            fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-                $( m.hooks.reads(w, u.$x); )+
+            fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
                 $( let $x = w.read::<O::$X>(u.$x); )+
                 let mut out = [<<O::D as Lane>::Raw>::default(); 32];
                 let imm = u.imm as u32;
@@ -205,7 +204,6 @@ macro_rules! each {
                     }
                 }
                 w.write::<O::D>(u.d, out);
-                m.hooks.writes(w, u.d);
                 Flow::Next
             }
         }
@@ -217,9 +215,7 @@ each!(Each3, Op3, a: A, b: B, c: C);
 
 impl<O: Test, H: Hooks> Body<H> for EachTest<O> {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        m.hooks.reads(w, u.a);
-        m.hooks.reads(w, u.b);
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
         let (a, b) = (w.read::<O::A>(u.a), w.read::<O::A>(u.b));
         let mut is = [false; 32];
         for i in 0..32 {

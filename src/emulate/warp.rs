@@ -1,5 +1,7 @@
 //! A warp: registers, masks, the stack of parted lanes.
+use super::check::{Hooks, Who};
 use super::program::Program;
+pub use super::row::lanes;
 use super::row::{Lane, Raw, Row};
 use super::shared::CtaSlot;
 use crate::ptx::modifier::LoadSem;
@@ -114,7 +116,16 @@ impl Drop for Warp {
 pub const CONSTANT: u16 = 0x8000;
 
 impl Warp {
-    pub fn new<H: super::hooks::Hooks>(program: &Program<H>, cta: CtaSlot, index: u32) -> Warp {
+    /// To a checker.
+    #[inline(always)]
+    pub fn who(&self) -> Who {
+        Who {
+            cta: self.cta,
+            index: self.index,
+        }
+    }
+
+    pub fn new<H: Hooks>(program: &Program<H>, cta: CtaSlot, index: u32) -> Warp {
         let registers = NonNull::from(Box::leak(vec![Row::ZERO; program.register_rows].into_boxed_slice()));
         let bases = [
             registers.cast::<Row>().as_ptr().cast_const(),
@@ -329,26 +340,5 @@ impl Warp {
             }
         }
         false
-    }
-}
-
-/// The set lanes, lowest first.
-#[inline(always)]
-pub fn lanes(mask: u32) -> Lanes {
-    Lanes(mask)
-}
-
-pub struct Lanes(u32);
-
-impl Iterator for Lanes {
-    type Item = usize;
-    #[inline(always)]
-    fn next(&mut self) -> Option<usize> {
-        if self.0 == 0 {
-            return None;
-        }
-        let lane = self.0.trailing_zeros() as usize;
-        self.0 &= self.0 - 1;
-        Some(lane)
     }
 }

@@ -7,11 +7,12 @@
 use super::arith::mma_sync::Sparsity;
 use super::arith::tensor_core::MmaKind;
 use super::arith::tensor_core_fast::{Fragment, Instruction, Major, Operand, TensorCore, gather_a_fragments};
-use super::clock::View;
-use super::hooks::{Access, Hooks, Mode, Ownership, Proxy, Range, Sync, changes_all};
+use super::check::View;
+use super::check::{Access, Hooks, Mode, Range, Sync, changes_all};
 use super::machine::Machine;
 use super::mma::meaningless;
 use super::options::AgentOrder;
+use super::overwrite::Mask;
 use super::row::Row;
 use super::shared::SMEM_BASE;
 use super::sparse;
@@ -129,7 +130,7 @@ pub struct TensorUnit {
     b: Vec<u8>,
     d: Vec<Fragment>,
     /// Lines that an operand lies in, and which granules of each.
-    lines: Vec<(u32, u32)>,
+    lines: Vec<(u32, Mask)>,
 }
 
 /// A shared-memory matrix descriptor (PTX ISA 9.7.15.5.1.2.2).
@@ -199,7 +200,7 @@ impl<H: Hooks> Machine<'_, H> {
         k_bytes: u32,
         transposed: bool,
         out: &mut Vec<u8>,
-        lines: &mut Vec<(u32, u32)>,
+        lines: &mut Vec<(u32, Mask)>,
     ) -> Result<(), Box<Error>> {
         let pc = issued.pc;
         let d = Descriptor::decode(bits);
@@ -229,7 +230,7 @@ impl<H: Hooks> Machine<'_, H> {
         out.resize((outer * inner * 16) as usize, 0);
         let smem = &self.cta(w.cta).smem;
         lines.clear();
-        let (mut line, mut granules) = (u32::MAX, 0);
+        let (mut line, mut mask): (u32, Mask) = (u32::MAX, 0);
         let (notes, mut defined) = (self.options.notes_undefined().is_some(), true);
         let mut chunks = out.chunks_exact_mut(16);
         for i in 0..outer {
@@ -240,12 +241,12 @@ impl<H: Hooks> Machine<'_, H> {
                 }
                 if H::LISTENS {
                     if offset >> 7 != line {
-                        if granules != 0 {
-                            lines.push((line, granules));
+                        if mask != 0 {
+                            lines.push((line, mask));
                         }
-                        (line, granules) = (offset >> 7, 0);
+                        (line, mask) = (offset >> 7, 0);
                     }
-                    granules |= 15 << (offset >> 2 & 31);
+                    mask |= 0xffff << (offset & 127);
                     defined &= !notes || smem.is_defined(offset, 16);
                 }
                 if let Some(chunk) = chunks.next() {
@@ -253,8 +254,8 @@ impl<H: Hooks> Machine<'_, H> {
                 }
             }
         }
-        if granules != 0 {
-            lines.push((line, granules));
+        if mask != 0 {
+            lines.push((line, mask));
         }
         if self.options.denies_undefined() {
             for i in 0..outer {
@@ -268,12 +269,11 @@ impl<H: Hooks> Machine<'_, H> {
         }
         let range = Range::Lines { slot: w.cta, lines };
         let verdict = self.hooks.async_memory(
-            w,
+            w.who(),
             &issued.view,
             Access {
                 range,
                 bytes: 128,
-                proxy: Proxy::Async,
                 mode: Mode::Read,
                 loc: self.program.origins[pc as usize].loc,
                 changes: &changes_all,
@@ -398,7 +398,6 @@ impl<H: Hooks> Machine<'_, H> {
                 *w.register::<u32>(*r) = *value;
             }
             w.tensor.spare.push(values);
-            self.hooks.ownership(w, registers, Ownership::Returned);
         } else {
             acc.values = values;
         }
@@ -437,14 +436,6 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
         return Err(execution("a wgmma scale-d that differs between lanes"));
     }
     let registers = &program.lists[op.acc.0 as usize..(op.acc.0 + op.acc.1) as usize];
-    if let AOperand::Registers { start, len } = op.a {
-        m.hooks.ownership(
-            w,
-            &program.lists[start as usize..(start + len) as usize],
-            Ownership::Borrowed,
-        );
-    }
-    m.hooks.ownership(w, registers, Ownership::Taken);
     let issued = Issued {
         matmul,
         pc,
@@ -453,7 +444,7 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
         scale_d: scale_d != 0,
         meta: op.sparse.map(|(meta, _)| Box::new(*w.read::<u32>(meta))),
         group: w.tensor.committed,
-        view: m.hooks.view(w),
+        view: m.hooks.view(w.who()),
     };
     m.record_product(w, Some((op, &issued)));
     if m.options.agents == AgentOrder::Earliest {
@@ -508,8 +499,8 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
 pub struct WgmmaFence;
 impl<H: Hooks> Body<H> for WgmmaFence {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        noted(w, m, Sync::WgmmaFence)
+    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+        Flow::Next
     }
 }
 
@@ -517,9 +508,9 @@ impl<H: Hooks> Body<H> for WgmmaFence {
 pub struct WgmmaCommit;
 impl<H: Hooks> Body<H> for WgmmaCommit {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
         w.tensor.committed += 1;
-        noted(w, m, Sync::WgmmaCommit)
+        Flow::Next
     }
 }
 

@@ -7,7 +7,7 @@ use super::pipeline::{CompileOptions, Compiled, LaidOut, SmemPlace};
 use super::{assembler, cache, capability, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
-use crate::emulate::{self, Program, hooks::NoCheck};
+use crate::emulate::{self, Program, check::NoCheck};
 use crate::error::{Error, Fault, Loc, RefId};
 use crate::layout::Choice;
 use crate::layout::relayout::{RelayoutKind, RelayoutPlan, Trip};
@@ -158,7 +158,7 @@ impl Artifact {
         program.as_ref().map_err(Error::clone)
     }
 
-    fn decode<H: emulate::hooks::Hooks>(&self) -> Result<Program<H>, Error> {
+    fn decode<H: emulate::check::Hooks>(&self) -> Result<Program<H>, Error> {
         match &self.compiled.flat {
             Some(flat) => Program::decode(flat),
             None => Program::decode(&self.parsed()?),

@@ -330,7 +330,7 @@ def test_the_machine_goes_on_after_any_finding(name: str, capfd: pytest.CaptureF
                 assert not findings(capfd.readouterr().err)
 
 
-# What only the checker says (src/emulate/causality.rs, overwrite.rs, agents.rs).
+# What only the checker says (src/emulate/check/, overwrite.rs, agents.rs).
 CHECKERS_WORDS = (
     "a `barrier_wait` is missing",
     "nothing orders",

@@ -19,6 +19,6 @@ mod rows;
 mod synchronise;
 mod warps;
 
-use super::hooks::Hooks;
+use super::check::Hooks;
 
 pub use decoder::run;

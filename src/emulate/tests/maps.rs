@@ -134,7 +134,7 @@ fn a_load_goes_where_the_kernel_has_set_the_map() {
 #[test]
 fn nothing_is_checked_where_nobody_asks() {
     let k = loads(None, None);
-    let program = crate::emulate::Program::<crate::emulate::hooks::NoCheck>::decode(&k.flat).unwrap();
+    let program = crate::emulate::Program::<crate::emulate::check::NoCheck>::decode(&k.flat).unwrap();
     let mut data = buffers();
     let lent: Vec<_> = data
         .iter_mut()

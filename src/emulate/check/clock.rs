@@ -1,8 +1,11 @@
-//! Vector clocks of a cluster, and what they know of others.
+//! Clocks: what somebody has seen of what all others did.
 //!
-//! A clock has a component per warp of the cluster, then one per CTA for the bulk loads that land there. A warp's own
-//! component counts its releases and fences: what it does between two of them has one epoch. Tensor maps have fences of their own.
-use super::known::{Far, Known};
+//! Of the own cluster a [`Clock`] has a component per warp, then one per CTA for the bulk loads that land there, then one per warpgroup for its
+//! products; a warp's own component counts its releases and fences: what it does between two of them has one epoch. Tensor maps have fences of
+//! their own. Of the other clusters of a launch it has what is [`Known`]: their epochs, by the clusters' numbers in the order in which they begin
+//! (one that takes the place of another in the machine has a number of its own), as far as somebody who released had heard of them. That is
+//! handed on as a whole, and mostly to those who know it already, so it is shared.
+use super::race::Actor;
 use crate::ptx::modifier::{Modifier, Scope};
 use std::rc::Rc;
 
@@ -15,7 +18,10 @@ pub struct Clock {
     /// What was released to the copies' reads of tensor maps: `seen` at each scope. Few kernels ever do.
     released: Option<Box<[u32]>>,
     /// Of other clusters.
-    far: Far,
+    others: Known,
+    /// Of them, what a fence of the device's scope, or the system's, would let it know: it, or who then told it, has looked at words by which
+    /// others told of what they did, in loads that do not acquire.
+    polled: [Known; 2],
     /// Of what an asynchronous operation inherits: bulk loads that had been issued then, whoever knows of them.
     loads_before: u32,
 }
@@ -29,7 +35,8 @@ impl Clock {
         Clock {
             epochs: vec![0; 2 * width].into_boxed_slice(),
             released: None,
-            far: Far::default(),
+            others: Known::default(),
+            polled: Default::default(),
             loads_before: 0,
         }
     }
@@ -78,8 +85,9 @@ impl Clock {
                 *mine = (*mine).max(*theirs);
             }
         }
-        if !other.far.is_empty() {
-            self.far.join(&other.far);
+        self.others.join(&other.others);
+        for (mine, theirs) in self.polled.iter_mut().zip(&other.polled) {
+            mine.join(theirs);
         }
     }
 
@@ -99,17 +107,24 @@ impl Clock {
         self.released.as_ref().map_or(0, |released| released[at])
     }
 
-    /// What is known of other clusters, and may be after a fence.
-    pub fn far(&self) -> &Far {
-        &self.far
+    /// Whether an epoch of an actor is known, to one of a cluster.
+    pub fn has_seen(&self, cluster: u32, by: Actor, epoch: u32) -> bool {
+        match by.cluster == cluster {
+            true => self.seen()[by.component as usize] >= epoch,
+            false => self.others.has_seen(by, epoch),
+        }
     }
-    pub fn far_mut(&mut self) -> &mut Far {
-        &mut self.far
+
+    pub fn polled(&self) -> &[Known; 2] {
+        &self.polled
+    }
+    pub fn polled_mut(&mut self) -> &mut [Known; 2] {
+        &mut self.polled
     }
 
     /// What a clock of a cluster knows of all of them.
     pub fn known(&self, cluster: u32) -> Known {
-        let mut known = self.far.known.clone();
+        let mut known = self.others.clone();
         match &self.released {
             None => known.see(cluster, &self.epochs),
             Some(released) => known.see(cluster, &[&*self.epochs, released].concat()),
@@ -120,7 +135,7 @@ impl Clock {
     /// Learns what others know, this clock's own cluster included.
     pub fn learn(&mut self, known: &Known, cluster: u32) {
         self.learn_own(known, cluster);
-        self.far.known.join(known);
+        self.others.join(known);
     }
 
     /// Of what others know what they know of this clock's own cluster.
@@ -155,19 +170,109 @@ impl Clock {
         let width = self.width();
         self.epochs[..width].copy_from_slice(epochs);
         self.epochs[width..].copy_from_slice(epochs);
-        self.released = None;
-        self.far = Far::default();
+        self.forget_others();
     }
 
     pub fn clear(&mut self) {
         self.epochs.fill(0);
+        self.forget_others();
+    }
+
+    fn forget_others(&mut self) {
         self.released = None;
-        self.far = Far::default();
+        self.others = Known::default();
+        self.polled = Default::default();
     }
 }
 
 fn released_of(released: &mut Option<Box<[u32]>>, width: usize) -> &mut [u32] {
     released.get_or_insert_with(|| vec![0; Scope::ALL.len() * width].into())
+}
+
+/// Epochs of one cluster, as its clocks have them: what has been seen, fenced, and perhaps released for tensor maps.
+type Epochs = Rc<[u32]>;
+
+/// Epochs of clusters, by their numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Known(Option<Rc<Vec<(u32, Epochs)>>>);
+
+/// Nothing is known of what is not there.
+fn epoch(epochs: &[u32], i: usize) -> u32 {
+    epochs.get(i).copied().unwrap_or(0)
+}
+
+fn either(a: &[u32], b: &[u32]) -> Epochs {
+    (0..a.len().max(b.len()))
+        .map(|i| epoch(a, i).max(epoch(b, i)))
+        .collect()
+}
+
+impl Known {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn list(&self) -> &[(u32, Epochs)] {
+        self.0.as_ref().map_or(&[], |list| list.as_slice())
+    }
+
+    /// What is known of a cluster.
+    pub fn of(&self, cluster: u32) -> Option<&[u32]> {
+        let list = self.list();
+        let at = list.binary_search_by_key(&cluster, |(number, _)| *number).ok()?;
+        Some(&list[at].1)
+    }
+
+    /// Whether an epoch of an actor is known.
+    pub fn has_seen(&self, by: Actor, epoch: u32) -> bool {
+        self.of(by.cluster)
+            .is_some_and(|epochs| epochs[by.component as usize] >= epoch)
+    }
+
+    /// Adds epochs of a cluster.
+    pub fn see(&mut self, cluster: u32, epochs: &[u32]) {
+        if !self.covers(cluster, epochs) {
+            self.add(cluster, epochs.into());
+        }
+    }
+
+    fn add(&mut self, cluster: u32, epochs: Epochs) {
+        let list = Rc::make_mut(self.0.get_or_insert_default());
+        match list.binary_search_by_key(&cluster, |(number, _)| *number) {
+            Err(at) => list.insert(at, (cluster, epochs)),
+            Ok(at) => list[at].1 = either(&list[at].1, &epochs),
+        }
+    }
+
+    /// Adds what another knows.
+    pub fn join(&mut self, other: &Known) {
+        if self.knows(other) {
+            return;
+        }
+        if other.knows(self) {
+            self.0 = other.0.clone();
+            return;
+        }
+        for (cluster, epochs) in other.list() {
+            if !self.covers(*cluster, epochs) {
+                self.add(*cluster, epochs.clone());
+            }
+        }
+    }
+
+    /// Whether another knows nothing else.
+    fn knows(&self, other: &Known) -> bool {
+        let is_same = matches!((&self.0, &other.0), (Some(a), Some(b)) if Rc::ptr_eq(a, b));
+        let mut theirs = other.list().iter();
+        is_same || theirs.all(|(cluster, epochs)| self.covers(*cluster, epochs))
+    }
+
+    /// Whether nothing of these epochs of a cluster is unknown.
+    fn covers(&self, cluster: u32, epochs: &[u32]) -> bool {
+        let covers =
+            |mine: &[u32]| std::ptr::eq(mine, epochs) || (0..epochs.len()).all(|i| epoch(mine, i) >= epochs[i]);
+        self.of(cluster).is_some_and(covers)
+    }
 }
 
 #[cfg(test)]
@@ -221,5 +326,47 @@ mod tests {
         assert_eq!(writer.released(0, Scope::Sys), writer.seen()[0]);
         user.clear();
         assert_eq!(user, Clock::new(2));
+    }
+
+    fn at(cluster: u32, component: u32) -> Actor {
+        Actor { cluster, component }
+    }
+
+    fn known(of: &[(u32, [u32; 2])]) -> Known {
+        let mut known = Known::default();
+        of.iter().for_each(|(cluster, epochs)| known.see(*cluster, epochs));
+        known
+    }
+
+    #[test]
+    fn what_two_know_is_what_either_knows() {
+        let mut a = known(&[(1, [1, 5]), (4, [2, 2])]);
+        let b = known(&[(0, [3, 3]), (1, [2, 4]), (4, [2, 2])]);
+        a.join(&b);
+        assert_eq!(a, known(&[(0, [3, 3]), (1, [2, 5]), (4, [2, 2])]));
+        assert!(a.has_seen(at(1, 1), 5) && !a.has_seen(at(1, 1), 6) && !a.has_seen(at(2, 0), 1));
+        assert!(b.has_seen(at(1, 0), 2) && b.of(7).is_none());
+    }
+
+    #[test]
+    fn who_knows_all_shares_it() {
+        let all = known(&[(1, [2, 2]), (3, [1, 1])]);
+        let shares = |a: &Known, b: &Known| Rc::ptr_eq(a.0.as_ref().unwrap(), b.0.as_ref().unwrap());
+        for less in [
+            Known::default(),
+            known(&[(1, [2, 1])]),
+            known(&[(1, [2, 2]), (3, [1, 1])]),
+        ] {
+            let mut a = all.clone();
+            a.join(&less);
+            assert!(shares(&a, &all), "{less:?}");
+        }
+        let mut b = known(&[(3, [1, 0])]);
+        b.join(&all);
+        assert!(shares(&b, &all));
+        b.see(1, &[1, 2]);
+        assert_eq!(b, all);
+        b.see(1, &[3, 2]);
+        assert!(b.has_seen(at(1, 0), 3) && !all.has_seen(at(1, 0), 3));
     }
 }

@@ -5,11 +5,9 @@
 //! map that it, or a warp of its CTA that it has synchronised with, has acquired since the last change; an acquire counts that knows of a
 //! release that knows of the change. Stores of what is there already change nothing. What other clusters release is known to everybody
 //! from then on.
-use super::causality::Causality;
-use super::hooks::Verdict;
-use super::warp::{Warp, lanes};
-use crate::error::{Error, Fault, Loc};
-use crate::ptx::modifier::{Modifier, Scope};
+use super::{Checker, Verdict, Who};
+use crate::error::Loc;
+use crate::ptx::modifier::Scope;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
@@ -24,7 +22,7 @@ pub struct Author {
 
 /// Why an acquire is of no use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Lack {
+pub enum Vain {
     /// Nobody who knows of the change has released it.
     Release,
     /// Nobody has in a scope that includes the user.
@@ -42,7 +40,7 @@ struct Map {
     /// Warps that have acquired that, and their epochs.
     acquired: Vec<(usize, u32)>,
     /// The last acquires of no use.
-    vain: Vec<(usize, Author, Lack)>,
+    vain: Vec<(usize, Author, Vain)>,
 }
 
 /// The maps that some instruction has named, by address / 128.
@@ -78,7 +76,7 @@ impl MapOrder {
     }
 }
 
-impl Causality {
+impl Checker {
     fn cta_of(&self, warp: usize) -> usize {
         warp / self.shape.warps_per_cta as usize
     }
@@ -87,30 +85,26 @@ impl Causality {
         warp / self.warps / (self.shape.clusters / self.shape.devices) as usize
     }
 
-    fn cluster_warps(&self, warp: usize) -> Range<usize> {
+    pub(super) fn cluster_warps(&self, warp: usize) -> Range<usize> {
         let first = warp / self.warps * self.warps;
         first..first + self.warps
     }
 
     /// There is a map in the line. Those of the cluster who wrote it before anybody knew are its authors.
-    pub(super) fn name_map(&mut self, w: &Warp, line: u64) {
+    pub(super) fn name_map(&mut self, who: Who, line: u64) {
         if self.maps.maps.contains_key(&line) {
             return;
         }
         let per = self.shape.warps_per_cta as usize;
-        let ctas = self.cluster_warps(self.id(w)).step_by(per).map(|warp| warp / per);
+        let first = self.cluster_warps(self.id(who)).start;
+        let ctas = first / per..(first + self.warps) / per;
         let authors = ctas.flat_map(|cta| {
-            let history = &self.globals[cta];
-            let here = history.peek(line);
-            here.into_iter().flat_map(move |here| {
-                lanes(history.writers(here)).map(move |index| {
-                    let entry = history.last_write(here, index);
-                    Author {
-                        warp: cta * per + index,
-                        epoch: entry.epoch(),
-                        loc: entry.loc(),
-                    }
-                })
+            let global = &self.ctas[cta].global;
+            let writes = global.peek(line).map_or(vec![], |here| global.writes(here));
+            writes.into_iter().map(move |past| Author {
+                warp: first + past.by.component as usize,
+                epoch: past.epoch,
+                loc: past.loc,
             })
         });
         let map = Map {
@@ -121,7 +115,7 @@ impl Causality {
     }
 
     /// Whether an acquire by a warp covers what an author wrote.
-    fn is_published(&self, author: Author, user: usize, scope: Scope) -> Result<(), Lack> {
+    fn is_published(&self, author: Author, user: usize, scope: Scope) -> Result<(), Vain> {
         let needed = if self.cta_of(author.warp) == self.cta_of(user) {
             Scope::Cta
         } else if author.warp / self.warps == user / self.warps {
@@ -136,24 +130,24 @@ impl Causality {
         let theirs = self.cluster_warps(author.warp);
         let is_released = |scope| theirs.clone().any(|warp| knows(warp, scope));
         if !is_released(Scope::Cta) {
-            Err(Lack::Release)
+            Err(Vain::Release)
         } else if !is_released(needed) {
-            Err(Lack::WiderRelease(needed))
+            Err(Vain::WiderRelease(needed))
         } else if theirs.contains(&user) && !knows(user, needed) {
-            Err(Lack::Order)
+            Err(Vain::Order)
         } else if scope < needed {
-            Err(Lack::WiderAcquire(needed))
+            Err(Vain::WiderAcquire(needed))
         } else {
             Ok(())
         }
     }
 
     /// The warp acquires the map in the line.
-    pub(super) fn acquire_map(&mut self, w: &Warp, line: u64, scope: Scope) {
-        self.name_map(w, line);
-        let (user, epoch) = (self.id(w), self.clocks[self.id(w)].seen()[self.component(w)]);
+    pub(super) fn acquire_map(&mut self, who: Who, line: u64, scope: Scope) {
+        self.name_map(who, line);
+        let (user, epoch) = (self.id(who), self.clocks[self.id(who)].seen()[self.component(who)]);
         let map = &self.maps.maps[&line];
-        let lacks: Vec<(Author, Lack)> = map
+        let lacks: Vec<(Author, Vain)> = map
             .authors
             .iter()
             .filter_map(|a| Some((*a, self.is_published(*a, user, scope).err()?)))
@@ -170,16 +164,16 @@ impl Causality {
     }
 
     /// Whether somebody of the warp's cluster is among those who wrote what the map holds now.
-    pub(super) fn has_written_map(&self, w: &Warp, line: u64) -> bool {
-        let own = self.cluster_warps(self.id(w));
+    pub(super) fn has_written_map(&self, who: Who, line: u64) -> bool {
+        let own = self.cluster_warps(self.id(who));
         let map = self.maps.maps.get(&line);
         map.is_some_and(|map| map.authors.iter().any(|a| own.contains(&a.warp)))
     }
 
     /// The warp uses it.
-    pub(super) fn use_map(&mut self, w: &Warp, line: u64) -> Verdict {
-        self.name_map(w, line);
-        let (user, map) = (self.id(w), &self.maps.maps[&line]);
+    pub(super) fn use_map(&mut self, who: Who, line: u64) -> Verdict {
+        self.name_map(who, line);
+        let (user, map) = (self.id(who), &self.maps.maps[&line]);
         let clock = &self.clocks[user];
         let acquired = map.acquired.iter().any(|(by, epoch)| {
             *by == user || self.cta_of(*by) == self.cta_of(user) && clock.seen()[by % self.warps] >= *epoch
@@ -187,47 +181,8 @@ impl Causality {
         if acquired {
             return Ok(());
         }
-        let who = |author: &Author| {
-            let name = match self.cluster_warps(user).contains(&author.warp) {
-                true => self.name(author.warp % self.warps, w.cta),
-                false => "a warp of another cluster".into(),
-            };
-            format!("{name} (at {})", author.loc)
-        };
         let vain = map.vain.iter().find(|(by, ..)| self.cta_of(*by) == self.cta_of(user));
-        let error = Error::new(
-            Fault::Execution,
-            "a bulk tensor copy through a tensor map in global memory, which its warp has not acquired as it is now",
-        );
-        let release = "fence.proxy.tensormap::generic.release";
-        let acquire = "fence.proxy.tensormap::generic.acquire";
-        Err(Box::new(
-            match (vain, map.authors.last()) {
-                (Some((_, author, lack)), _) => error
-                    .expected(match lack {
-                        Lack::Release => {
-                            format!("{release} after the change by {}, and before the acquire", who(author))
-                        }
-                        Lack::WiderRelease(scope) => {
-                            format!("{release}{} after the change by {}", scope.text(), who(author))
-                        }
-                        Lack::Order => format!(
-                            "a barrier between the release of the change by {} and the acquire",
-                            who(author)
-                        ),
-                        Lack::WiderAcquire(scope) => {
-                            format!("{acquire}{} of the change by {}", scope.text(), who(author))
-                        }
-                    })
-                    .got("an acquire that does not cover it"),
-                (None, Some(author)) => error
-                    .expected(format!("{acquire} of the map after the change by {}", who(author)))
-                    .got("no acquire since then by this warp, nor by one of its CTA that it has synchronised with"),
-                (None, None) => error
-                    .expected(format!("{acquire} of the map in this launch"))
-                    .got("none by this warp, nor by one of its CTA that it has synchronised with"),
-            }
-            .remedy("release the map after it is changed, synchronise, acquire it, and only then copy through it"),
-        ))
+        let vain = vain.map(|(_, author, lack)| (*author, *lack));
+        Err(self.not_acquired(who, vain, map.authors.last().copied()))
     }
 }

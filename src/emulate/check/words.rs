@@ -1,24 +1,23 @@
-//! Words of global memory by which clusters tell each other: what whoever reads one learns.
+//! Words of memory by which warps tell each other: what whoever reads one learns.
 //!
 //! A release on a word leaves there what the releasing warp knows. Atomics add to what is there, as they extend a release's sequence (PTX ISA,
 //! "Release and Acquire Patterns"); a store takes the place of what was there. An acquire learns of those releases whose scope
 //! includes it, and which its own includes. The scopes of a CTA and of a cluster count as one.
 //!
+//! Of words of shared memory whole clocks are handed on, within the cluster ([`SharedWords`]); of words of global memory what is known of all
+//! clusters ([`Words`]).
+//!
 //! Who waits for a semaphore to be at least `n` learns less: of the signals that it would have waited for under every schedule. The wait may end
 //! without a signal if those that do not come after that one, less what others then have taken, are `n` already. So a wait for too
 //! small a count, or an extra signal, shows even where all signals have come when somebody looks.
-use super::byte_history::{Mask, lines_of};
-use super::known::Known;
+use super::clock::{Clock, Known};
+use super::race::Actor;
+use crate::emulate::overwrite::{Mask, lines_of};
+use crate::emulate::shared::CtaSlot;
 use crate::error::Loc;
 use crate::ptx::modifier::Scope;
 use rustc_hash::FxHashMap;
-
-/// A warp of a launch: its cluster's number, and its component in the cluster's clocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Agent {
-    pub cluster: u32,
-    pub component: usize,
-}
+use std::ops::Range;
 
 /// Who may hear of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +49,7 @@ fn hears(to: Audience, scope: Scope, cluster: u32, device: u32) -> (bool, bool) 
 
 /// A release.
 struct Signal {
-    by: Agent,
+    by: Actor,
     epoch: u32,
     /// What it added to the word.
     adds: u64,
@@ -62,7 +61,7 @@ struct Signal {
 
 /// A wait that took from the word.
 struct Take {
-    by: Agent,
+    by: Actor,
     epoch: u32,
     amount: u64,
 }
@@ -83,9 +82,9 @@ pub struct Word {
     count: Option<u64>,
     is_other: bool,
     /// The last that told something, and where.
-    pub signal: Option<(Agent, Loc)>,
+    pub signal: Option<(Actor, Loc)>,
     /// The last wait that is over.
-    pub wait: Option<(Agent, Loc)>,
+    pub wait: Option<(Actor, Loc)>,
     /// There were waits that took from it what they waited for, other looks at it.
     pub taken: bool,
     pub looked_at: bool,
@@ -126,12 +125,12 @@ impl Word {
     }
 
     /// Of the signals that are remembered, those without which a wait for `value` might have ended, to one who has seen `seen`.
-    fn avoidable(&self, value: u32, seen: &dyn Fn(Agent, u32) -> bool) -> Vec<bool> {
+    fn avoidable(&self, value: u32, seen: &dyn Fn(Actor, u32) -> bool) -> Vec<bool> {
         let least = self.signals.iter().map(|s| s.adds).min().unwrap_or(0);
         if self.count.is_none_or(|count| count < u64::from(value) + least) {
             return vec![false; self.signals.len()];
         }
-        let follows = |t: &Signal, agent: Agent, epoch| t.after.has_seen(agent.cluster, agent.component, epoch);
+        let follows = |t: &Signal, actor: Actor, epoch| t.after.has_seen(actor, epoch);
         let is_avoidable = |s: &Signal| {
             if seen(s.by, s.epoch) {
                 return false;
@@ -222,10 +221,10 @@ impl Words {
 
     /// Leaves what is known at a place. `after`: what came before, besides.
     pub fn tell(&mut self, (address, bytes): (u64, u64), scope: Scope, by: Teller<'_>, known: &Known) {
-        let to = audience(scope, by.agent.cluster, by.device);
+        let to = audience(scope, by.actor.cluster, by.device);
         for at in words_of(address, bytes) {
             let word = self.at(at);
-            word.signal = Some((by.agent, by.loc));
+            word.signal = Some((by.actor, by.loc));
             if !by.counts {
                 word.keep(to, known);
                 continue;
@@ -235,12 +234,14 @@ impl Words {
                 word.keep(to, known);
                 continue;
             }
-            let own = known.of(by.agent.cluster).map(|epochs| epochs[by.agent.component]);
+            let own = known
+                .of(by.actor.cluster)
+                .map(|epochs| epochs[by.actor.component as usize]);
             let mut after = known.clone();
             after.join(by.polled);
             // How much it adds is told next.
             word.signals.push(Signal {
-                by: by.agent,
+                by: by.actor,
                 epoch: own.unwrap_or(0),
                 adds: 0,
                 to,
@@ -299,7 +300,7 @@ impl Words {
         (held, value): (u32, u32),
         scope: Scope,
         (cluster, device): (u32, u32),
-        seen: &dyn Fn(Agent, u32) -> bool,
+        seen: &dyn Fn(Actor, u32) -> bool,
     ) -> Known {
         let word = self.at(address);
         if word.signals.is_empty() || !word.holds(held) {
@@ -318,7 +319,7 @@ impl Words {
     }
 
     /// A wait takes from a word what it waited for.
-    pub fn take(&mut self, address: u64, (held, value): (u32, u32), by: Agent, epoch: u32) {
+    pub fn take(&mut self, address: u64, (held, value): (u32, u32), by: Actor, epoch: u32) {
         let word = self.at(address);
         if word.signals.is_empty() && word.count.is_none() {
             word.base = held.into();
@@ -342,7 +343,7 @@ impl Words {
 /// Who leaves something at a word, and what it has polled without a fence.
 #[derive(Clone, Copy)]
 pub struct Teller<'a> {
-    pub agent: Agent,
+    pub actor: Actor,
     pub device: u32,
     pub loc: Loc,
     pub polled: &'a Known,
@@ -363,12 +364,81 @@ fn hear(heard: &mut Known, to: Audience, told: &Known, scope: Scope, cluster: u3
     }
 }
 
+/// Whether a scope reaches beyond a CTA.
+pub fn is_wide(scope: Scope) -> bool {
+    scope != Scope::Cta
+}
+
+/// What warps of a CTA released on a word, to their own CTA or to the cluster.
+struct Told {
+    by: CtaSlot,
+    wide: bool,
+    clock: Clock,
+}
+
+/// A word of 4 bytes: whose shared memory, and which.
+type Place = (CtaSlot, u32);
+
+#[derive(Default)]
+pub struct SharedWords {
+    words: FxHashMap<Place, Vec<Told>>,
+}
+
+/// The words of an access, and whether it covers them.
+fn words_at(at: u32, bytes: u32) -> (Range<u32>, bool) {
+    (at >> 2..(at + bytes).div_ceil(4), bytes >= 4)
+}
+
+impl SharedWords {
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// A cluster begins: nobody has told anything in the shared memory of its CTAs.
+    pub fn clear(&mut self, slots: &Range<usize>) {
+        self.words.retain(|(slot, _), _| !slots.contains(&(slot.0 as usize)));
+    }
+
+    /// A store: who reads what it leaves there learns of no release before it. (Of a part of a word, who reads the rest does.)
+    pub fn replace(&mut self, slot: CtaSlot, at: u32, bytes: u32) {
+        let (words, whole) = words_at(at, bytes);
+        if whole {
+            words.for_each(|word| drop(self.words.remove(&(slot, word))));
+        }
+    }
+
+    /// A warp of CTA `by` tells what `clock` knows.
+    pub fn tell(&mut self, (slot, at, bytes): (CtaSlot, u32, u32), by: CtaSlot, wide: bool, clock: &Clock) {
+        for word in words_at(at, bytes).0 {
+            let told = self.words.entry((slot, word)).or_default();
+            match told.iter_mut().find(|told| told.by == by && told.wide == wide) {
+                Some(told) => told.clock.join(clock),
+                None => told.push(Told {
+                    by,
+                    wide,
+                    clock: clock.clone(),
+                }),
+            }
+        }
+    }
+
+    /// What a warp of CTA `by` may learn of a place: clocks, and whether it takes a scope beyond the CTA.
+    pub fn heard(&self, (slot, at, bytes): (CtaSlot, u32, u32), by: CtaSlot) -> impl Iterator<Item = (&Clock, bool)> {
+        let told = words_at(at, bytes)
+            .0
+            .filter_map(move |word| self.words.get(&(slot, word)));
+        told.flatten()
+            .filter(move |told| told.by == by || told.wide)
+            .map(move |told| (&told.clock, told.by != by))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn agent(cluster: u32) -> Agent {
-        Agent { cluster, component: 0 }
+    fn actor(cluster: u32) -> Actor {
+        Actor { cluster, component: 0 }
     }
 
     fn known(of: &[(u32, u32)]) -> Known {
@@ -379,7 +449,7 @@ mod tests {
 
     fn tell(words: &mut Words, place: (u64, u64), scope: Scope, cluster: u32, known: &Known) {
         let by = Teller {
-            agent: agent(cluster),
+            actor: actor(cluster),
             device: 0,
             loc: Loc(cluster),
             polled: &Known::default(),
@@ -416,9 +486,9 @@ mod tests {
         tell(&mut words, (8, 8), Scope::Gpu, 0, &known(&[(0, 7)]));
         tell(&mut words, (12, 4), Scope::Gpu, 1, &known(&[(1, 7)]));
         let heard = words.heard((12, 4), Scope::Gpu, 5, 0);
-        assert!(heard.has_seen(0, 0, 7) && heard.has_seen(1, 0, 7));
+        assert!(heard.has_seen(actor(0), 7) && heard.has_seen(actor(1), 7));
         assert!(words.heard((8, 4), Scope::Gpu, 5, 0).of(1).is_none());
-        assert_eq!(words.get(12).unwrap().signal, Some((agent(1), Loc(1))));
+        assert_eq!(words.get(12).unwrap().signal, Some((actor(1), Loc(1))));
         words.overwrite_at(14, 1);
         assert!(words.heard((12, 4), Scope::Gpu, 5, 0).is_empty());
         assert!(!words.heard((8, 4), Scope::Gpu, 5, 0).is_empty());
@@ -436,12 +506,12 @@ mod tests {
         }
         /// The clusters of which a wait learns that knows nothing yet.
         fn learns(&mut self, value: u32) -> Vec<u32> {
-            let nobody = |_: Agent, _: u32| false;
+            let nobody = |_: Actor, _: u32| false;
             let heard = self.0.heard_by_wait(0, (self.1, value), Scope::Gpu, (9, 0), &nobody);
             (0..9).filter(|cluster| heard.of(*cluster).is_some()).collect()
         }
         fn take(&mut self, value: u32) {
-            self.0.take(0, (self.1, value), agent(9), 1);
+            self.0.take(0, (self.1, value), actor(9), 1);
             self.1 -= value;
         }
     }
@@ -464,9 +534,9 @@ mod tests {
         one.signal(0, 1, &[(0, 1)]);
         one.signal(0, 1, &[(0, 2)]);
         // The first of two of one warp comes first.
-        let nobody = |_: Agent, _: u32| false;
+        let nobody = |_: Actor, _: u32| false;
         let heard = one.0.heard_by_wait(0, (2, 1), Scope::Gpu, (9, 0), &nobody);
-        assert!(heard.has_seen(0, 0, 1) && !heard.has_seen(0, 0, 2));
+        assert!(heard.has_seen(actor(0), 1) && !heard.has_seen(actor(0), 2));
     }
 
     #[test]
@@ -474,7 +544,7 @@ mod tests {
         let mut counter = Counter(Words::default(), 0);
         counter.signal(0, 1, &[(0, 1)]);
         counter.take(1);
-        let own = |agent: Agent, epoch: u32| agent.cluster == 9 || agent.cluster == 0 && epoch == 1;
+        let own = |actor: Actor, epoch: u32| actor.cluster == 9 || actor.cluster == 0 && epoch == 1;
         counter.signal(1, 2, &[(1, 1)]);
         let heard = counter.0.heard_by_wait(0, (2, 2), Scope::Gpu, (9, 0), &own);
         assert!(heard.of(1).is_some());
@@ -513,5 +583,51 @@ mod tests {
         }
         assert_eq!(counter.learns(8), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
         assert!(counter.0.get(0).unwrap().signals.len() <= WINDOW);
+    }
+
+    fn of(component: usize) -> Clock {
+        let mut clock = Clock::new(4);
+        clock.see(component, 1);
+        clock
+    }
+
+    /// The components that a reader hears of with scope CTA, and with a wider one.
+    fn heard_by(words: &SharedWords, at: u32, bytes: u32, by: u32) -> [Vec<usize>; 2] {
+        [false, true].map(|scope| {
+            let mut all = Clock::new(4);
+            words
+                .heard((CtaSlot(0), at, bytes), CtaSlot(by))
+                .filter(|(_, wide)| scope || !wide)
+                .for_each(|(clock, _)| all.join(clock));
+            (0..4).filter(|i| all.seen()[*i] > 0).collect()
+        })
+    }
+
+    #[test]
+    fn a_word_tells_what_was_released_there_to_whom_its_scope_includes() {
+        let (own, peer) = (CtaSlot(0), CtaSlot(1));
+        let mut words = SharedWords::default();
+        words.tell((own, 8, 4), own, false, &of(0));
+        words.tell((own, 8, 4), own, true, &of(1));
+        words.tell((own, 8, 4), peer, false, &of(2));
+        words.tell((own, 12, 4), own, true, &of(3));
+        assert_eq!(heard_by(&words, 8, 4, 0), [vec![0, 1], vec![0, 1]]);
+        assert_eq!(heard_by(&words, 8, 4, 1), [vec![2], vec![1, 2]]);
+        assert_eq!(heard_by(&words, 8, 8, 0), [vec![0, 1, 3], vec![0, 1, 3]]);
+        assert_eq!(heard_by(&words, 4, 4, 0), [[], []] as [[usize; 0]; 2]);
+    }
+
+    #[test]
+    fn a_store_takes_the_place_of_releases_of_its_words() {
+        let own = CtaSlot(0);
+        let mut words = SharedWords::default();
+        words.tell((own, 0, 8), own, false, &of(0));
+        words.replace(own, 0, 2);
+        assert_eq!(heard_by(&words, 0, 4, 0)[0], [0]);
+        words.replace(own, 0, 4);
+        assert!(heard_by(&words, 0, 4, 0)[0].is_empty());
+        assert_eq!(heard_by(&words, 4, 4, 0)[0], [0]);
+        words.clear(&(0..1));
+        assert!(heard_by(&words, 4, 4, 0)[0].is_empty() && words.words.is_empty());
     }
 }

@@ -1,11 +1,11 @@
-//! The three interfaces through which a checker sees a run: memory, asynchronous use of registers, synchronisation.
+//! The door: what the machine tells a checker of, and all that it asks.
 //!
-//! Instruction methods call only these; [`NoCheck`] compiles to nothing. [`super::causality`] is the checker that runs.
-use super::byte_history::Mask;
+//! Instructions call only these; [`NoCheck`] compiles to nothing, [`Checker`](super::Checker) is the one that listens. An event is here if the
+//! checker looks at it.
 use super::clock::View;
-use super::options::Names;
-use super::shared::CtaSlot;
-use super::warp::Warp;
+use crate::emulate::options::Names;
+use crate::emulate::overwrite::Mask;
+use crate::emulate::shared::CtaSlot;
 use crate::error::{Error, Loc};
 use crate::ptx::modifier::{AtomSem, FenceSem, LoadSem, ProxyFence, Scope, StoreSem};
 use std::sync::Arc;
@@ -29,12 +29,11 @@ pub struct Shape {
     pub communicates: bool,
 }
 
-/// Who acts on memory.
+/// A warp, by its CTA and its index there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Proxy {
-    Generic,
-    /// TMA and the tensor cores.
-    Async,
+pub struct Who {
+    pub cta: CtaSlot,
+    pub index: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,10 +106,10 @@ pub enum Range<'a> {
         slot: CtaSlot,
         offset: u32,
     },
-    /// Lines of 128 bytes and which 4-byte granules of each.
+    /// Lines of 128 bytes and which bytes of each.
     Lines {
         slot: CtaSlot,
-        lines: &'a [(u32, u32)],
+        lines: &'a [(u32, Mask)],
     },
     Global {
         address: u64,
@@ -122,7 +121,6 @@ pub enum Range<'a> {
 pub struct Access<'a> {
     pub range: Range<'a>,
     pub bytes: u32,
-    pub proxy: Proxy,
     pub mode: Mode,
     /// The instruction's.
     pub loc: Loc,
@@ -138,7 +136,6 @@ impl Access<'_> {
         Access {
             range: Range::Global { address },
             bytes: 4,
-            proxy: Proxy::Generic,
             mode,
             loc,
             changes: &changes_all,
@@ -156,17 +153,6 @@ pub fn changes_all(_: CtaSlot, _: u64) -> Mask {
     Mask::MAX
 }
 
-/// Registers that an asynchronous operation uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ownership {
-    /// It reads them.
-    Borrowed,
-    /// It reads and writes them.
-    Taken,
-    /// It is done with them.
-    Returned,
-}
-
 /// What orders memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sync {
@@ -182,40 +168,28 @@ pub enum Sync {
     Arrive {
         slot: CtaSlot,
         offset: u32,
-        count: u32,
         /// To whom it releases what was done before; `None`: what a fence before it has.
         release: Option<Scope>,
     },
     ExpectTx {
         slot: CtaSlot,
         offset: u32,
-        bytes: u32,
-    },
-    CompleteTx {
-        slot: CtaSlot,
-        offset: u32,
-        bytes: u32,
     },
     Waited {
         slot: CtaSlot,
         offset: u32,
-        parity: u32,
         /// What it acquires; `None`: what a fence behind it will.
         scope: Option<Scope>,
-        /// It would not have gone on before.
-        waits: bool,
+        /// It would not have gone on before: the groups of wgmma that the warp had issued by then.
+        waits: Option<u32>,
     },
     NamedArrive {
         id: u32,
-        waits: bool,
         /// It was the last.
         opens: bool,
     },
     NamedWaited {
         id: u32,
-    },
-    WarpBarrier {
-        mask: u32,
     },
     ClusterArrive {
         releases: bool,
@@ -235,16 +209,9 @@ pub enum Sync {
         address: u64,
         scope: Scope,
     },
-    WgmmaFence,
-    WgmmaCommit,
     /// Groups of the warpgroup that are complete.
     WgmmaWaited {
         settled: u64,
-    },
-    BulkCommit,
-    BulkWaited {
-        pending: u32,
-        reads_only: bool,
     },
     /// A lane has waited for a word of global memory.
     WordWaited {
@@ -301,7 +268,7 @@ pub trait Hooks: 'static {
     #[inline(always)]
     fn cluster_starts(&mut self, _cluster: u32, _device: u32, _id: [u32; 3]) {}
     #[inline(always)]
-    fn warp_ends(&mut self, _w: &Warp) {}
+    fn warp_ends(&mut self, _who: Who) {}
     /// Its last warp has ended, and nothing of it is in flight.
     #[inline(always)]
     fn cta_ends(&mut self, _slot: CtaSlot) -> Verdict {
@@ -309,12 +276,12 @@ pub trait Hooks: 'static {
     }
     /// What an asynchronous operation that the warp issues now inherits.
     #[inline(always)]
-    fn view(&mut self, _w: &Warp) -> View {
+    fn view(&mut self, _who: Who) -> View {
         View::default()
     }
     /// An access by the executing lanes of a warp is about to happen.
     #[inline(always)]
-    fn memory(&mut self, _w: &Warp, _access: Access<'_>) -> Verdict {
+    fn memory(&mut self, _who: Who, _access: Access<'_>) -> Verdict {
         Ok(())
     }
     /// Whether lanes of the last access of [`Hooks::memory`] may have bytes in common. Right where it says no.
@@ -322,27 +289,32 @@ pub trait Hooks: 'static {
     fn lanes_may_meet(&self) -> bool {
         false
     }
+    /// Whether it wants to know what the last access's atomics did to words ([`Sync::WordAdded`]).
+    #[inline(always)]
+    fn counts_words(&self) -> bool {
+        false
+    }
     /// The async proxy accesses memory for the warp that issued an operation.
     #[inline(always)]
-    fn async_memory(&mut self, _w: &Warp, _view: &View, _access: Access<'_>) -> Verdict {
+    fn async_memory(&mut self, _who: Who, _view: &View, _access: Access<'_>) -> Verdict {
         Ok(())
     }
     /// There is a tensor map at this address of global memory.
     #[inline(always)]
-    fn map_named(&mut self, _w: &Warp, _address: u64) {}
+    fn map_named(&mut self, _who: Who, _address: u64) {}
     /// A copy of the warp is about to use it.
     #[inline(always)]
-    fn map_used(&mut self, _w: &Warp, _address: u64) -> Verdict {
+    fn map_used(&mut self, _who: Who, _address: u64) -> Verdict {
         Ok(())
     }
     /// Whether the warp's cluster has written what it holds now: maybe not alone.
     #[inline(always)]
-    fn map_is_own(&self, _w: &Warp, _address: u64) -> bool {
+    fn map_is_own(&self, _who: Who, _address: u64) -> bool {
         false
     }
     /// A bulk load has been issued.
     #[inline(always)]
-    fn load_issued(&mut self, _w: &Warp, _view: &View, _landing: Landing) -> Verdict {
+    fn load_issued(&mut self, _who: Who, _view: &View, _landing: Landing) -> Verdict {
         Ok(())
     }
     /// It has written a destination, and is about to complete on the barrier.
@@ -350,22 +322,13 @@ pub trait Hooks: 'static {
     fn load_landed(&mut self, _landing: Landing) {}
     /// It has written all its destinations.
     #[inline(always)]
-    fn load_done(&mut self, _w: &Warp) {}
+    fn load_done(&mut self, _who: Who) {}
     /// The warp has waited in full for one of its bulk stores, by number.
     #[inline(always)]
-    fn store_waited(&mut self, _w: &Warp, _number: u64) {}
-    /// A register operand is about to be read.
-    #[inline(always)]
-    fn reads(&mut self, _w: &Warp, _operand: u16) {}
-    /// A register has been written.
-    #[inline(always)]
-    fn writes(&mut self, _w: &Warp, _operand: u16) {}
-    /// An asynchronous operation of the warp takes or returns registers.
-    #[inline(always)]
-    fn ownership(&mut self, _w: &Warp, _operands: &[u16], _how: Ownership) {}
+    fn store_waited(&mut self, _who: Who, _number: u64) {}
     /// Arrivals before they count, waits after they are over.
     #[inline(always)]
-    fn sync(&mut self, _w: &Warp, _event: Sync) -> Verdict {
+    fn sync(&mut self, _who: Who, _event: Sync) -> Verdict {
         Ok(())
     }
     /// A phase of an mbarrier has completed.
