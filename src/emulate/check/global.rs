@@ -6,6 +6,7 @@ use super::clock::Clock;
 use super::maps::Author;
 use super::race::{Actor, IN_FLIGHT, Kind, Past};
 use super::shadow::worst;
+use super::shared::bytes_at;
 use super::{Access, Checker, Verdict, Who};
 use crate::emulate::overwrite::{Mask, lines_of};
 use crate::emulate::row::lanes;
@@ -32,21 +33,23 @@ impl Checker {
         // Neighbours in a line together.
         let mut touched: [(u64, Mask); 32] = [(0, 0); 32];
         let (mut count, mut next) = (0, 0);
-        for i in lanes(mask) {
-            for (line, mask) in lines_of(at(i), bytes) {
-                match touched[..count].last_mut() {
-                    Some(last) if last.0 == line => {
-                        self.meet |= last.1 & mask != 0;
-                        last.1 |= mask;
-                    }
-                    _ if count < 32 => {
-                        touched[count] = (line, mask);
-                        count += 1;
-                        self.meet |= line < next;
-                        next = line + 1;
-                    }
-                    _ => {}
-                }
+        let mut add = |line: u64, mask: Mask| match touched[..count].last_mut() {
+            Some(last) if last.0 == line => {
+                self.meet |= last.1 & mask != 0;
+                last.1 |= mask;
+            }
+            _ if count < 32 => {
+                touched[count] = (line, mask);
+                count += 1;
+                self.meet |= line < next;
+                next = line + 1;
+            }
+            _ => {}
+        };
+        for at in lanes(mask).map(at) {
+            match at & 127 <= 128 - bytes {
+                true => add(at >> 7, bytes_at(at as u32, access.bytes)),
+                false => lines_of(at, bytes).for_each(|(line, mask)| add(line, mask)),
             }
         }
         self.global_lines(who, &clock, touched[..count].iter().copied(), access)

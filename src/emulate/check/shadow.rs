@@ -425,14 +425,20 @@ impl Shadow {
         }
     }
 
-    /// The same in a new epoch. `old`: there was one before.
-    fn turn(&mut self, line: usize, column: u32, old: bool, epoch: u32, mask: Mask, loc: Loc) {
+    /// Where the cells of a line begin.
+    #[inline(always)]
+    fn cells_of(&mut self, line: usize) -> u32 {
         if self.lines[line].cells == 0 {
             self.lines[line].cells = self.cells.len() as u32;
             self.cells
                 .resize(self.cells.len() + self.columns.stride(), Cell::default());
         }
-        let at = (self.lines[line].cells + column) as usize;
+        self.lines[line].cells
+    }
+
+    /// The same in a new epoch. `old`: there was one before.
+    fn turn(&mut self, line: usize, column: u32, old: bool, epoch: u32, mask: Mask, loc: Loc) {
+        let at = (self.cells_of(line) + column) as usize;
         let mut left = self.remembered(&self.cells[at], column);
         let others = &mut self.lines[line].others;
         if !others.is_empty() {
@@ -499,31 +505,32 @@ impl Shadow {
     /// A bulk load to bytes of a line is issued ([`IN_FLIGHT`]), or lands. Pieces of less than 16 bytes (`st.async`) share them with others and
     /// are not followed.
     pub fn load(&mut self, line: usize, mask: Mask, number: u32, loc: Loc) {
-        let column = 2 * self.columns.warps;
-        let head = &mut self.lines[line];
+        let (column, cells) = (2 * self.columns.warps, self.cells_of(line));
+        let (head, cell) = (&mut self.lines[line], &mut self.cells[(cells + column) as usize]);
         if mask == Mask::MAX && number == IN_FLIGHT {
             // Whoever touches the line later comes after this load, and so after those.
             head.others.clear();
-            let (cells, version, others) = (head.cells, head.version + 1, std::mem::take(&mut head.others));
-            *head = Line {
-                cells,
-                version,
-                others,
-                ..Line::default()
+            (head.readers, head.writers, head.asyncs, head.foreign) = (0, 0, LOADS, false);
+            (head.read, head.wrote) = Default::default();
+            let halves = [u64::MAX; 2];
+            *cell = Cell {
+                halves,
+                epoch: IN_FLIGHT,
+                loc,
+                version: 0,
             };
-        }
-        let cell = &mut self.cells[(head.cells + column) as usize];
-        if head.asyncs & LOADS != 0 && head.others.is_empty() && cell.epoch == IN_FLIGHT && cell.mask() == mask {
-            // All that is in flight lands.
-            (cell.epoch, head.landed) = (number, number);
-            head.version += 1;
+        } else if head.asyncs & LOADS == 0 || !head.others.is_empty() || cell.epoch != IN_FLIGHT || cell.mask() != mask
+        {
+            let mask = whole_chunks(mask);
+            if mask != 0 {
+                self.note(line, column, number, mask, loc);
+                self.count_landed(line);
+            }
             return;
         }
-        let mask = whole_chunks(mask);
-        if mask != 0 {
-            self.note(line, column, number, mask, loc);
-            self.count_landed(line);
-        }
+        // All that is in flight.
+        (cell.epoch, head.landed) = (number, number);
+        head.version += 1;
     }
 
     /// A reduction (`red.async`) of bytes of a line is issued, or lands: as many of the same as there are in flight.
