@@ -168,7 +168,7 @@ pub struct Shadow {
 }
 
 /// Lines of a large space that need not be looked for, by their addresses' last bits.
-const FOUND: usize = 64;
+const FOUND: usize = 256;
 const NONE_FOUND: [(u64, usize); FOUND] = [(u64::MAX, 0); FOUND];
 
 impl Shadow {
