@@ -1380,8 +1380,8 @@ fn a_producer_runs_into_its_next_tile() {
               }
               yield %v24
             }
-            %v40: bool = lt 0, %v0
-            %v41: u32 = switch %v40 case 0 {
+            %v38: bool = lt 0, %v0
+            %v41: u32 = switch %v38 case 0 {
               yield %v28
             } case 1 {
               %v27: u32 = for 0 .. 4 from %v28 do (%v14: i32, %v25: u32) {

@@ -156,7 +156,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
         return Ok(None);
     };
     let tile = &kernel.regions[body];
-    let multiplies = |op: &Op| kernel.multiplies_within(*op);
+    let multiplies = |op: &Op| contains(kernel, *op, &OpKind::is_product);
     let Some(steps) = tile.ops.iter().rposition(multiplies) else {
         return Ok(None);
     };
