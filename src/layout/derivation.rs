@@ -10,8 +10,10 @@ use smallvec::{SmallVec, smallvec};
 /// How the result of an op follows from its operand.
 #[derive(Clone, Debug)]
 pub enum Derivation {
-    /// The same array elsewhere: a running reduction.
-    Same,
+    /// The same, but for what is constant along this dimension: its running sums are not.
+    Running {
+        axis: usize,
+    },
     Reduce {
         axes: SmallVec<[usize; 4]>,
     },
@@ -46,7 +48,10 @@ impl Derivation {
     /// The result's layout, and for each of its slots the operand's slot where they are not the same.
     pub fn forward_map(&self, from: &RegisterLayout, to_shape: &[u64]) -> Option<(RegisterLayout, Option<Vec<u32>>)> {
         let layout = match self {
-            Derivation::Same => Some(from.clone()),
+            Derivation::Running { axis } => Some(match is_constant_along(from, *axis) && from.shape()[*axis] > 1 {
+                true => with_dim_in_slots(from.shape(), None, from.group()),
+                false => from.clone(),
+            }),
             Derivation::Reduce { axes } => from.reduce(axes),
             Derivation::Broadcast { dims } => from.broadcast_in_dim(to_shape, dims),
             Derivation::Transpose { permutation } => from.transpose(permutation),
@@ -67,7 +72,7 @@ impl Derivation {
     /// A layout of the operand from which the result's follows.
     pub fn backward(&self, to: &RegisterLayout, from_shape: &[u64]) -> Option<RegisterLayout> {
         match self {
-            Derivation::Same => Some(to.clone()),
+            Derivation::Running { .. } => Some(to.clone()),
             Derivation::Reduce { axes } => {
                 // Candidates: the named layouts whose reduction this is.
                 [TiledLayout::wgmma(), TiledLayout::wgmma_transposed()]

@@ -363,12 +363,12 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         OpKind::Cumulative { a, axis, .. } if !op::is_short_run(kernel.ty(*a).shape(), *axis as usize) => {
             sig.operands[0] = stored(kernel, *a);
             sig.results[0] = Gives::Derived;
-            sig.derived = Some(Derivation::Same);
+            sig.derived = Some(Derivation::Running { axis: *axis as usize });
         }
         OpKind::Cumulative { axis, .. } => {
             sig.operands[0] = Need::Runs(*axis as usize);
             sig.results[0] = Gives::Derived;
-            sig.derived = Some(Derivation::Same);
+            sig.derived = Some(Derivation::Running { axis: *axis as usize });
         }
         OpKind::Dot { acc, a, b, arithmetic } => {
             sig.separable = true;
