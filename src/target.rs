@@ -50,8 +50,6 @@ pub struct Target {
     pub deferred_reserve: u32,
     /// 32-bit registers of a thread that the beginning of a tile takes, beside the tile before it.
     pub begin_reserve: u32,
-    /// Shared memory that a warpgroup's scratch takes at most, planned where layouts are known: changes of layout, with what aligns it.
-    pub warpgroup_scratch: u32,
     /// 32-bit registers of a thread that products which run together leave to addresses and temporaries.
     pub overlap_reserve: u32,
     /// Those that the accumulators which a loop carries, and what else is alive in it, leave at least: with less some are parked.
@@ -122,8 +120,6 @@ impl Target {
             deferred_reserve: 32,
             // Chosen: half of what 64 × 128 elements of a tile in f32 leave of 255.
             begin_reserve: 96,
-            // The largest of `scratch_budgets`, and a KiB.
-            warpgroup_scratch: 33 << 10,
             // ptxas 13.0, attention's backward kernels with tiles of 64 to 192 and one to three computing warpgroups: of those for
             // which 24 registers are left, none spills and none is serialised; of those with 8, most are.
             overlap_reserve: 24,
@@ -190,6 +186,11 @@ impl Target {
     pub fn blocks_by_registers(&self, threads: u32, registers: u32) -> u32 {
         let warp = (32 * registers.max(1)).next_multiple_of(self.register_unit);
         self.registers / warp / threads.div_ceil(32).max(1)
+    }
+
+    /// Shared memory that a warpgroup's scratch takes at most, planned where layouts are known: the largest budget, and what aligns it.
+    pub fn warpgroup_scratch(&self) -> u64 {
+        self.scratch_budgets[0] + 1024
     }
 
     /// Blocks of so many threads that an SM takes, whatever else they need.

@@ -38,7 +38,9 @@ def elsewhere(version: str) -> int:
     folder = ROOT / "build" / f"canary-{version or 'newest'}"
     shutil.rmtree(folder, ignore_errors=True)
     jax = ["--pre", "jax"] if not version else [f"jax=={version}"]
-    subprocess.run([ROOT / "scripts/venv.sh", folder, sys.executable, *jax, *PACKAGES], cwd=ROOT, check=True)
+    if subprocess.run([ROOT / "scripts/venv.sh", folder, sys.executable, *jax, *PACKAGES], cwd=ROOT).returncode:
+        print(f"no environment with {jax[-1]} for Python {sys.version.split()[0]}: what pip says is above", file=sys.stderr)
+        return 2
     paths = os.pathsep.join([str(ROOT / "jax_plugin"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu", "SMALT_LIBRARY": str(_native.library_path())}
     command = [folder / "bin/python", "-m", "tests.canary", "--here"]

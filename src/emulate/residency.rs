@@ -13,8 +13,9 @@ pub fn initial_registers<H: Hooks>(program: &Program<H>) -> u32 {
         return 0;
     }
     let warps = program.launch.block.div_ceil(32);
-    let all = Target::sm_90a().registers / 32 / program.min_ctas_per_sm.unwrap_or(1).max(1);
-    (all / warps).min(255) / 8 * 8
+    let target = Target::sm_90a();
+    let all = target.registers / 32 / program.min_ctas_per_sm.unwrap_or(1).max(1);
+    (all / warps).min(target.max_thread_registers) / 8 * 8
 }
 
 /// Checks a launch against the machine's limits and counts the resident clusters.
@@ -22,8 +23,9 @@ pub fn run<H: Hooks>(program: &Program<H>, options: &Options) -> Result<u32> {
     let (launch, target) = (&program.launch, Target::sm_90a());
     let bad = |expected: &str, got: String| Err(Error::invalid("the launch").expected(expected).got(got));
     let size = launch.cluster.iter().product::<u32>();
-    if launch.block == 0 || launch.block > 1024 {
-        return bad("1 to 1024 threads in a CTA", launch.block.to_string());
+    let most = 128 * target.max_warpgroups;
+    if launch.block == 0 || launch.block > most {
+        return bad(&format!("1 to {most} threads in a CTA"), launch.block.to_string());
     }
     if launch.smem_bytes > target.max_smem_bytes {
         return bad(
@@ -31,8 +33,11 @@ pub fn run<H: Hooks>(program: &Program<H>, options: &Options) -> Result<u32> {
             launch.smem_bytes.to_string(),
         );
     }
-    if size == 0 || size > 16 {
-        return bad("1 to 16 CTAs in a cluster", format!("{:?}", launch.cluster));
+    if size == 0 || u64::from(size) > target.max_cluster {
+        return bad(
+            &format!("1 to {} CTAs in a cluster", target.max_cluster),
+            format!("{:?}", launch.cluster),
+        );
     }
     if (0..3).any(|i| launch.grid[i] == 0 || !launch.grid[i].is_multiple_of(launch.cluster[i])) {
         return bad(
@@ -40,8 +45,11 @@ pub fn run<H: Hooks>(program: &Program<H>, options: &Options) -> Result<u32> {
             format!("{:?} and {:?}", launch.grid, launch.cluster),
         );
     }
-    if launch.grid[1] > 65_535 || launch.grid[2] > 65_535 {
-        return bad("at most 65535 CTAs along y and z", format!("{:?}", launch.grid));
+    if launch.grid[1..].iter().any(|n| u64::from(*n) > target.max_grid_yz) {
+        return bad(
+            &format!("at most {} CTAs along y and z", target.max_grid_yz),
+            format!("{:?}", launch.grid),
+        );
     }
     let occupancy = options.occupancy.unwrap_or_else(|| {
         let by_smem = target.blocks_by_smem(launch.smem_bytes.into()) as u32;

@@ -531,6 +531,11 @@ impl Kernel {
         found
     }
 
+    /// Whether anything is multiplied on the tensor cores.
+    pub fn multiplies(&self) -> bool {
+        self.ops.values().any(|op| op.kind.is_product())
+    }
+
     /// Whether there are products in an op's regions.
     pub fn multiplies_within(&self, op: Op) -> bool {
         let mut found = false;

@@ -50,6 +50,8 @@ def main() -> int:
     mode.add_argument("--against", type=pathlib.Path, metavar="FILE")
     parser.add_argument("folders", nargs="*", type=pathlib.Path, metavar="FOLDER")
     args = parser.parse_args()
+    if args.against and not args.against.is_file():
+        parser.error(f"--against {args.against}: no such file; `--write {args.against}` with the library to compare with makes it")
     begin = time.process_time()
     answers = {key: compiled(descriptor) for key, descriptor in descriptors(args.folders)}
     seconds = time.process_time() - begin

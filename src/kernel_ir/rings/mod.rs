@@ -7,7 +7,7 @@
 //! * [`progress`]: whether every wait for a barrier ends.
 //!
 //! Passes that let producers run ahead ask this, and the analysis of barriers and fences. The checker of their order
-//! ([`verify_order`](crate::plan::verify_order)) shares nothing with it.
+//! ([`verify_order`](crate::plan::verify_order)) takes from it which slots a phase [refills](crate::plan::refills), and nothing else.
 pub mod order;
 pub mod phases;
 pub mod progress;

@@ -48,7 +48,7 @@ impl Rewrite for DeferEpilogue {
     const NAME: &'static str = "defer_epilogue";
 
     fn applies(kernel: &Kernel) -> bool {
-        kernel.ops.values().any(|op| op.kind.is_product())
+        kernel.multiplies()
     }
 
     fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Tail>> {

@@ -48,7 +48,7 @@ impl Rewrite for DeferStores {
 
     fn applies(kernel: &Kernel) -> bool {
         let is_alone = kernel.num_warpgroups == 1 && kernel.cluster_size() == 1;
-        is_alone && kernel.ops.values().any(|op| op.kind.is_product())
+        is_alone && kernel.multiplies()
     }
 
     fn find(kernel: &Kernel, op: Op, _: &Around) -> Found<Option<Tile>> {
@@ -380,7 +380,7 @@ fn fits_apart(kernel: &Kernel) -> bool {
     let all = kernel
         .allocs
         .values()
-        .try_fold(u64::from(kernel.target.warpgroup_scratch), |sum, data| {
+        .try_fold(kernel.target.warpgroup_scratch(), |sum, data| {
             sum.checked_add(bytes(data)?.next_multiple_of(1024))
         });
     all.is_some_and(|all| all <= kernel.target.max_smem_bytes.into())

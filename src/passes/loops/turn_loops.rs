@@ -59,7 +59,7 @@ impl Rewrite for TurnLoops {
     const ASKS_LIVENESS: bool = true;
 
     fn applies(kernel: &Kernel) -> bool {
-        kernel.ops.values().any(|op| op.kind.is_product())
+        kernel.multiplies()
     }
 
     fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {

@@ -18,7 +18,7 @@ use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    if kernel.ops.values().any(|op| op.kind.is_product()) {
+    if kernel.multiplies() {
         region(kernel, kernel.body);
     }
     Ok(())

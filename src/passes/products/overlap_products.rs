@@ -51,7 +51,7 @@ const MAX_TRIES: usize = 256;
 const MAX_PASSED: usize = 4;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    if kernel.ops.values().any(|op| op.kind.is_product()) {
+    if kernel.multiplies() {
         region(kernel, kernel.body, &Around::new(kernel));
     }
     Ok(())
