@@ -1,7 +1,10 @@
 //! What is alive where, and how many registers there are for it.
+use super::class::{Pure, ShapeOp};
 use super::rewrite::regions_of;
 use super::*;
+use cranelift_entity::EntitySet;
 use rustc_hash::FxHashSet;
+use std::rc::Rc;
 
 /// Makes of what is alive behind an op what is alive before it.
 pub fn go_before(kernel: &Kernel, op: Op, alive: &mut FxHashSet<Value>) {
@@ -50,6 +53,31 @@ pub fn is_held(kernel: &Kernel, v: Value) -> bool {
     !kernel.ty(v).is_scalar() && !is_free(kernel, v)
 }
 
+/// Vectors that have an element for each of a matrix's columns, of which each thread of a warpgroup has a quarter: rows are broadcast from them, or
+/// reduced to them, maybe by way of other vectors.
+fn columns(kernel: &Kernel) -> EntitySet<Value> {
+    let mut found = EntitySet::new();
+    for region in kernel.live_regions().into_iter().rev() {
+        for &op in kernel.regions[region].ops.iter().rev() {
+            let OpData { kind, results, .. } = &kernel.ops[op];
+            match kind.pure() {
+                Some(Pure::Shape(ShapeOp::Broadcast { dims: &[dim] })) if dim > 0 => {
+                    visit::for_each_value(kind, &mut |v| found.extend([v]));
+                }
+                Some(Pure::Reduce { axes: [0], .. }) if kernel.ty(results[0]).shape().len() == 1 => {
+                    found.extend([results[0]])
+                }
+                Some(Pure::Elementwise(_)) if found.contains(results[0]) => {
+                    let vector = |v: &Value| kernel.ty(*v).shape().len() == 1;
+                    visit::for_each_value(kind, &mut |v| found.extend(Some(v).filter(vector)));
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
 /// What is known at a place.
 #[derive(Clone)]
 pub struct Around {
@@ -57,6 +85,7 @@ pub struct Around {
     pub registers: u32,
     /// Values from outside of the region that are alive all through it.
     pub alive: FxHashSet<Value>,
+    columns: Rc<EntitySet<Value>>,
 }
 
 impl Around {
@@ -65,6 +94,29 @@ impl Around {
         Around {
             registers: kernel.target.thread_registers(128 * kernel.num_warpgroups),
             alive: FxHashSet::default(),
+            columns: Rc::new(columns(kernel)),
+        }
+    }
+
+    /// 32-bit registers of a thread that hold a value, where elements have at least `bits`: what is gone by before there are layouts.
+    pub fn words(&self, kernel: &Kernel, v: Value, bits: u64) -> u64 {
+        let ty = kernel.ty(v);
+        match self.columns.contains(v) {
+            true => (ty.shape()[0] * bits.max(ty.dtype().bits().into())).div_ceil(4 * 32),
+            false => ty.words(bits),
+        }
+    }
+
+    /// The same with other values alive.
+    pub fn with_alive(&self, alive: FxHashSet<Value>) -> Around {
+        let Around {
+            registers, ref columns, ..
+        } = *self;
+        let columns = columns.clone();
+        Around {
+            registers,
+            alive,
+            columns,
         }
     }
 

@@ -70,21 +70,14 @@ impl Type {
         }
     }
 
-    /// The same of a row that is added to a matrix, or multiplied with it: each thread has what is in its quarter of the columns. What is spread
-    /// over the warpgroup otherwise is as in [`words`](Type::words).
-    pub fn words_by_columns(&self) -> u64 {
-        match self.shape().len() {
-            1 => (self.shape()[0] * u64::from(self.dtype().bits())).div_ceil(4 * 32),
-            _ => self.words(0),
-        }
-    }
-
-    /// 32-bit registers of each thread of a warpgroup that hold it together; as many as for `bits` an element at least.
+    /// 32-bit registers of a thread of a warpgroup that hold it, where elements have at least `bits` and there is no layout yet. A vector is one of
+    /// an accumulator's rows: four threads have an element.
     pub fn words(&self, bits: u64) -> u64 {
         let bits = u64::from(self.dtype().bits()).max(bits);
-        match self.is_scalar() {
-            true => bits.div_ceil(32),
-            false => (self.shape().iter().product::<u64>() * bits).div_ceil(128 * 32),
+        match *self.shape() {
+            [] => bits.div_ceil(32),
+            [n] => (n * bits).div_ceil(32 * 32),
+            ref shape => (shape.iter().product::<u64>() * bits).div_ceil(128 * 32),
         }
     }
 }

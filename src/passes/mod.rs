@@ -2,7 +2,8 @@
 //!
 //! * [`canonical`]: one form for what can be said in several: views, loops, references to registers, barrier phases; what is known is folded;
 //! * [`loops`]: what moves over the borders of loops' iterations, and the analyses that say whether it may;
-//! * [`products`]: products of the tensor cores and what stands between them.
+//! * [`products`]: products of the tensor cores and what stands between them;
+//! * [`rewriter`]: the driver of those that rewrite loops and straight runs.
 //!
 //! What a pass does, and why it may, stands at the head of its file; why it stands where it stands, in [`PHASES`]. Analyses of the IR that other
 //! rooms ask, too, are in [`kernel_ir`](crate::kernel_ir).
@@ -11,6 +12,7 @@
 pub mod canonical;
 pub mod loops;
 pub mod products;
+pub mod rewriter;
 
 use crate::error::Result;
 use crate::kernel_ir::{Kernel, Stage, facts, legality, verify};

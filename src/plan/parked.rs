@@ -326,10 +326,7 @@ impl Finder<'_> {
             if inner.is_empty() {
                 continue;
             }
-            let mut inside = Around {
-                registers: around.registers,
-                alive: behind.pop().unwrap_or_default(),
-            };
+            let mut inside = around.with_alive(behind.pop().unwrap_or_default());
             for &region in &inner {
                 liveness::captured(kernel, region, &mut inside.alive);
             }

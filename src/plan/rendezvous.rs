@@ -47,8 +47,9 @@ fn region(kernel: &Kernel, at: Region, mut around: Around, tied: &mut SecondaryM
                 .for_each(|op| liveness::go_before(kernel, *op, &mut alive));
             alive.remove(&v);
             let is_held = |v: &&Value| liveness::is_held(kernel, **v);
-            let words: u64 = alive.iter().filter(is_held).map(|v| kernel.ty(*v).words(8)).sum();
-            if words + kernel.ty(v).words(32) + u64::from(kernel.target.overlap_reserve) <= around.registers.into() {
+            let words: u64 = alive.iter().filter(is_held).map(|v| around.words(kernel, *v, 8)).sum();
+            if words + around.words(kernel, v, 32) + u64::from(kernel.target.overlap_reserve) <= around.registers.into()
+            {
                 tied[op] = v.into();
             }
         }

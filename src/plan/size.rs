@@ -212,7 +212,9 @@ fn length(
             let plans = transfer.iter().flat_map(|t| [&t.load, &t.store]).flatten();
             let planned = plans.map(|plan| plan.accesses.len() as u64).sum();
             let mut most = results().max(operands());
-            let mut count = |v: &Value| most = most.max(kernel.ty(*v).words(0));
+            let moved =
+                |ty: &Type| (ty.shape().iter().product::<u64>() * u64::from(ty.dtype().bits())).div_ceil(128 * 32);
+            let mut count = |v: &Value| most = most.max(moved(kernel.ty(*v)));
             data.results.iter().for_each(&mut count);
             for_each_value(&data.kind, &mut |v| count(&v));
             // Truth values are told apart, or packed, one by one.

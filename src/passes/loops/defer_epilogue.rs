@@ -25,13 +25,13 @@
 //!
 //! With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to 2 % of a large
 //! matmul.
-use super::rewriter::{self, Found, Rewrite};
 use super::sink::{self, Chain, Sink};
 use crate::error::Result;
 use crate::kernel_ir::liveness::Around;
 use crate::kernel_ir::loads::may_be_twice;
 use crate::kernel_ir::rewrite::{Substitution, append_copies};
 use crate::kernel_ir::*;
+use crate::passes::rewriter::{self, Found, Rewrite};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -48,17 +48,19 @@ impl Rewrite for DeferEpilogue {
     const NAME: &'static str = "defer_epilogue";
 
     fn applies(kernel: &Kernel) -> bool {
-        kernel.multiplies()
+        !kernel.has_instructions() && kernel.multiplies()
     }
 
-    fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Tail>> {
-        match find(kernel, op, around.registers) {
+    fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<Tail>> {
+        let op = kernel.regions[at].ops[site.start];
+        match find(kernel, op, around) {
             Err(_) if !is_candidate(kernel, op) => Ok(None),
             found => found.map(Some),
         }
     }
 
-    fn write(kernel: &mut Kernel, at: Region, op: Op, tail: &Tail) -> Substitution {
+    fn write(kernel: &mut Kernel, at: Region, ops: &[Op], tail: &Tail) -> Substitution {
+        let op = ops[0];
         let OpKind::For { body, .. } = kernel.ops[op].kind else {
             unreachable!("`find` saw a loop")
         };
@@ -152,7 +154,7 @@ const OTHER_PHASES: &str = "the epilogue waits for a barrier whose phases someth
 const NO_PARTS: &str = "the epilogue has no copy out of shared memory at which it could be parted";
 
 /// `registers` are those of a thread that executes the op.
-fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
+fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Tail> {
     let OpKind::For {
         lower,
         upper,
@@ -214,7 +216,7 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
             }
         });
     }
-    let words = |v: Value| kernel.ty(v).words_by_columns();
+    let words = |v: Value| around.words(kernel, v, 8);
     let is_read = |op: &&Op| matches!(kernel.ops[**op].kind, OpKind::AccRead { .. });
     let read: Vec<Value> = tile.ops[..=read]
         .iter()
@@ -229,7 +231,7 @@ fn find(kernel: &Kernel, op: Op, registers: u32) -> Found<Tail> {
     let loaded = loads.map(|op| words(kernel.ops[*op].results[0])).max().unwrap_or(0);
     // What is loaded may take half of what is left for addresses.
     let reserve = kernel.target.deferred_reserve;
-    let leaves = |words: u64, left: u32| words + u64::from(left) <= registers.into();
+    let leaves = |words: u64, left: u32| words + u64::from(left) <= around.registers.into();
     let fits = leaves(needed, reserve) && leaves(needed + loaded, reserve / 2);
     if !fits || kept.iter().any(|v| kernel.ty(*v).is_acc()) {
         return Err("a finished tile and the next one's accumulator do not fit into registers together");

@@ -26,14 +26,15 @@
 //! What the epilogue takes is carried to it. In registers it takes the room of the accumulator, which the next tile needs only
 //! afterwards; all memory must fit without any part being used twice. Where the operands come from another warpgroup, they are under
 //! way anyway: there [`defer_epilogue`](super::defer_epilogue) stores a tile beside the next one's products.
-use super::rewriter::{self, Found, Rewrite};
 use super::sink::{self, Sink};
 use crate::error::Result;
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::liveness::Around;
 use crate::kernel_ir::rewrite::{Substitution, append_copies, regions_of};
 use crate::kernel_ir::*;
+use crate::passes::rewriter::{self, Found, Rewrite};
 use rustc_hash::FxHashSet;
+use std::ops::Range;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
     rewriter::run::<DeferStores>(kernel)
@@ -48,14 +49,16 @@ impl Rewrite for DeferStores {
 
     fn applies(kernel: &Kernel) -> bool {
         let is_alone = kernel.num_warpgroups == 1 && kernel.cluster_size() == 1;
-        is_alone && kernel.multiplies()
+        is_alone && !kernel.has_instructions() && kernel.multiplies()
     }
 
-    fn find(kernel: &Kernel, op: Op, _: &Around) -> Found<Option<Tile>> {
-        find(kernel, op)
+    fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<Tile>> {
+        let op = kernel.regions[at].ops[site.start];
+        find(kernel, op, around)
     }
 
-    fn write(kernel: &mut Kernel, at: Region, op: Op, tile: &Tile) -> Substitution {
+    fn write(kernel: &mut Kernel, at: Region, ops: &[Op], tile: &Tile) -> Substitution {
+        let op = ops[0];
         let OpKind::For { body, .. } = kernel.ops[op].kind else {
             unreachable!("`find` saw a loop")
         };
@@ -143,7 +146,7 @@ fn all_of<'a>(kernel: &Kernel, ops: impl IntoIterator<Item = &'a Op>) -> FxHashS
 }
 
 /// `None`: no loop over tiles that begin with copies of their own. Only of those it is worth saying why they stay as they are.
-fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
+fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Tile>> {
     let OpKind::For {
         lower,
         upper,
@@ -223,7 +226,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Option<Tile>> {
         });
     }
     let share = kernel.target.thread_registers(128);
-    let words = kept.iter().map(|v| kernel.ty(*v).words(8)).sum::<u64>();
+    let words = kept.iter().map(|v| around.words(kernel, *v, 8)).sum::<u64>();
     if kept.iter().any(|v| kernel.ty(*v).is_acc()) || words + u64::from(kernel.target.begin_reserve) > share.into() {
         return Err("a finished tile does not fit into registers while the next one begins");
     }

@@ -275,7 +275,7 @@ impl Levels {
 
 /// Words that may stay alive all through a loop beside what it has in any case.
 fn budget(kernel: &Kernel, l: &Loop) -> u64 {
-    let words = |ty: &Type| ty.words(0);
+    let words = |ty: &Type| ty.words(8);
     let (mut accumulators, mut largest) = (0u64, 0u64);
     for region in regions_of(kernel, l.op) {
         let mut inits = 0;

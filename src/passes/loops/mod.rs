@@ -4,6 +4,5 @@ pub mod defer_drains;
 pub mod defer_epilogue;
 pub mod defer_stores;
 pub mod hoist_inputs;
-mod rewriter;
 mod sink;
 pub mod turn_loops;

@@ -32,13 +32,14 @@
 //! * **Scalars** that both parts of an iteration need are computed in both: a value that a loop carries is in no uniform register.
 //! * **Registers**: the last products' operands in registers stay until they are waited for, beside the first ones' accumulators. Where that does
 //!   not fit, the loop stays as it is.
-use super::rewriter::{self, Found, Rewrite};
 use crate::error::{Loc, Result};
 use crate::kernel_ir::liveness::{Around, captured, uses};
 use crate::kernel_ir::rewrite::{Substitution, append_binary, append_compare, append_copies, append_if};
 use crate::kernel_ir::rings::progress;
 use crate::kernel_ir::*;
+use crate::passes::rewriter::{self, Found, Rewrite};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
 
 /// Values of the loop, and what stands for them.
 type Map = FxHashMap<Value, Value>;
@@ -56,20 +57,22 @@ struct TurnLoops;
 impl Rewrite for TurnLoops {
     type Plan = Turn;
     const NAME: &'static str = "turn_loops";
-    const ASKS_LIVENESS: bool = true;
+    const LIVENESS: Option<fn(&Kernel, Op) -> bool> = Some(Kernel::multiplies_within);
 
     fn applies(kernel: &Kernel) -> bool {
-        kernel.multiplies()
+        !kernel.has_instructions() && kernel.multiplies()
     }
 
-    fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
+    fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<Turn>> {
+        let op = kernel.regions[at].ops[site.start];
         match kernel.multiplies_within(op) {
             true => find(kernel, op, around),
             false => Ok(None),
         }
     }
 
-    fn write(kernel: &mut Kernel, at: Region, op: Op, turn: &Turn) -> Substitution {
+    fn write(kernel: &mut Kernel, at: Region, ops: &[Op], turn: &Turn) -> Substitution {
+        let op = ops[0];
         let results = turn.write(kernel, at);
         let mut now = Substitution::default();
         for (old, new) in kernel.ops[op].results.clone().into_iter().zip(results) {
@@ -237,7 +240,7 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
     }
 
     let (again, carried) = taken_over(kernel, &ops[..=wait], &ops[wait + 1..], results);
-    let words = words_alive(kernel, body, &carried, &ops[wait..from], &around.alive);
+    let words = words_alive(kernel, body, &carried, &ops[wait..from], around);
     if words + u64::from(kernel.target.overlap_reserve) > around.registers.into() {
         return Err("the last products' operands and the first ones' accumulators do not fit into registers together");
     }
@@ -302,11 +305,11 @@ fn taken_over(kernel: &Kernel, first: &[Op], last: &[Op], results: &[Value]) -> 
 
 /// 32-bit registers of a thread that are taken while both products run: by what the loop carries, and will carry, the last products' operands, and
 /// what comes from outside. Of what is used in the loop ptxas keeps conversions to 32 bits, since both copies of an iteration take them.
-fn words_alive(kernel: &Kernel, body: Region, carried: &[Value], last: &[Op], behind: &FxHashSet<Value>) -> u64 {
+fn words_alive(kernel: &Kernel, body: Region, carried: &[Value], last: &[Op], around: &Around) -> u64 {
     let mut from_outside = FxHashSet::default();
     captured(kernel, body, &mut from_outside);
     let is_held = |v: &&Value| liveness::is_held(kernel, **v);
-    let words = |v: &Value, bits: u64| kernel.ty(*v).words(bits);
+    let words = |v: &Value, bits: u64| around.words(kernel, *v, bits);
     let mut alive: u64 = kernel.regions[body]
         .params
         .iter()
@@ -314,7 +317,7 @@ fn words_alive(kernel: &Kernel, body: Region, carried: &[Value], last: &[Op], be
         .map(|v| words(v, 8))
         .sum();
     alive += from_outside.iter().filter(is_held).map(|v| words(v, 32)).sum::<u64>();
-    let across = behind.difference(&from_outside).filter(is_held);
+    let across = around.alive.difference(&from_outside).filter(is_held);
     alive += across.map(|v| words(v, 8)).sum::<u64>();
     for &op in last {
         if let OpKind::Wgmma {

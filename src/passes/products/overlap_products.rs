@@ -38,11 +38,13 @@
 //! the wgmmas stay as they are.
 use super::wgmma_groups::{Run, Wait, orders_nothing, reads};
 use crate::error::Result;
-use crate::kernel_ir::class::{Class, Control, Pure};
-use crate::kernel_ir::liveness::{Around, captured, go_before, is_held, uses};
+use crate::kernel_ir::class::{Class, Pure};
+use crate::kernel_ir::liveness::{Around, go_before, is_held, uses};
 use crate::kernel_ir::rewrite::{Substitution, regions_of};
 use crate::kernel_ir::*;
+use crate::passes::rewriter::{self, Found, Rewrite};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
 
 /// Orders of one run that are tried.
 const MAX_TRIES: usize = 256;
@@ -51,43 +53,48 @@ const MAX_TRIES: usize = 256;
 const MAX_PASSED: usize = 4;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    if kernel.multiplies() {
-        region(kernel, kernel.body, &Around::new(kernel));
-    }
-    Ok(())
+    rewriter::run::<OverlapProducts>(kernel)
 }
 
-fn region(kernel: &mut Kernel, at: Region, around: &Around) {
-    let mut behind = around.behind(kernel, at, |op| has_accumulators(kernel, op));
-    let mut here = around.clone();
-    let mut i = 0;
-    while i < kernel.regions[at].ops.len() {
-        let rest = &kernel.regions[at].ops[i..];
-        let len = rest.iter().take_while(|op| !is_border(kernel, **op)).count();
-        if len > 0 {
-            i += straight(kernel, at, i..i + len, &here);
-            continue;
+/// What the pass wants: straight runs of ops in another order.
+struct OverlapProducts;
+
+impl Rewrite for OverlapProducts {
+    type Plan = (Run, Plan);
+    const NAME: &'static str = "overlap_products";
+    const LIVENESS: Option<fn(&Kernel, Op) -> bool> = Some(has_accumulators);
+
+    fn applies(kernel: &Kernel) -> bool {
+        kernel.multiplies()
+    }
+
+    fn site(kernel: &Kernel, rest: &[Op]) -> usize {
+        rest.iter().take_while(|op| !is_border(kernel, **op)).count()
+    }
+
+    fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<(Run, Plan)>> {
+        let RegionData { ops, results, .. } = &kernel.regions[at];
+        let run = Run::new(kernel, &ops[site.clone()]);
+        if run.waits.is_empty() || !run.ops.iter().any(|op| run.is_group(*op)) {
+            return Ok(None);
         }
-        let op = rest[0];
-        i += 1;
-        here.pass(kernel, op);
-        if !has_accumulators(kernel, op) {
-            continue;
+        let mut used: FxHashSet<Value> = results.iter().copied().collect();
+        for &op in ops[site.end..].iter().rev() {
+            go_before(kernel, op, &mut used);
         }
-        let mut alive = behind.pop().unwrap_or_default();
-        for inner in regions_of(kernel, op) {
-            captured(kernel, inner, &mut alive);
+        let best = Search::new(kernel, &run, around, &used).improve()?;
+        Ok(best.map(|best| (run, best)))
+    }
+
+    fn write(kernel: &mut Kernel, at: Region, _: &[Op], (run, best): &(Run, Plan)) -> Substitution {
+        let group = kernel.regions[at].group;
+        let (ops, renamed) = run.write(kernel, &best.order, &best.waits, group);
+        kernel.regions[at].ops.extend(ops);
+        let mut now = Substitution::default();
+        for (old, new) in renamed {
+            now.replace(old, new);
         }
-        if let Some(Control::For { xs, .. }) = kernel.ops[op].kind.control() {
-            alive.extend(xs);
-        }
-        let inside = Around {
-            registers: here.registers,
-            alive,
-        };
-        for inner in regions_of(kernel, op) {
-            region(kernel, inner, &inside);
-        }
+        now
     }
 }
 
@@ -110,44 +117,6 @@ fn is_border(kernel: &Kernel, op: Op) -> bool {
     matches!(kernel.ops[op].kind, OpKind::SetMaxRegisters { .. }) || has_accumulators(kernel, op)
 }
 
-/// Handles a run of ops; gives how many they are then.
-fn straight(kernel: &mut Kernel, at: Region, range: std::ops::Range<usize>, around: &Around) -> usize {
-    let ops = kernel.regions[at].ops[range.clone()].to_vec();
-    let run = Run::new(kernel, &ops);
-    if run.waits.is_empty() || !ops.iter().any(|op| run.is_group(*op)) {
-        return ops.len();
-    }
-    let mut used: FxHashSet<Value> = kernel.regions[at].results.iter().copied().collect();
-    for &op in kernel.regions[at].ops[range.end..].iter().rev() {
-        go_before(kernel, op, &mut used);
-    }
-    let limit = around.registers.saturating_sub(kernel.target.overlap_reserve);
-    let best = match Search::new(kernel, &run, &around.alive, &used).improve(limit.into()) {
-        Found::Better(best) => best,
-        Found::Crowded => {
-            let (loc, pass) = (kernel.ops[run.ops[0]].loc, "overlap_products");
-            kernel.notes.push(Note::not_deferred(loc, pass, CROWDED));
-            return ops.len();
-        }
-        Found::Nothing => return ops.len(),
-    };
-    let group = kernel.regions[at].group;
-    let (new, renamed) = run.write(kernel, &best.order, &best.waits, group);
-    let len = new.len();
-    let end = range.start + len;
-    kernel.regions[at].ops.splice(range, new);
-    let mut subst = Substitution::default();
-    for (old, new) in renamed {
-        subst.replace(old, new);
-    }
-    for i in end..kernel.regions[at].ops.len() {
-        let op = kernel.regions[at].ops[i];
-        subst.apply_nested(kernel, op);
-    }
-    subst.apply_results(kernel, at);
-    len
-}
-
 /// An order of a run's ops.
 #[derive(Clone)]
 struct Plan {
@@ -159,19 +128,12 @@ struct Plan {
     words: u64,
 }
 
-/// What a search came to.
-enum Found {
-    Better(Plan),
-    /// What would be better does not fit into registers.
-    Crowded,
-    Nothing,
-}
-
 const CROWDED: &str = "products that could run beside what is computed do not fit into registers with it";
 
 struct Search<'a> {
     kernel: &'a Kernel,
     run: &'a Run,
+    around: &'a Around,
     /// What each op uses and makes, by who holds it.
     touched: FxHashMap<Op, [Vec<Value>; 2]>,
     /// Holders of what is alive from outside, all along, and of what is used behind the run.
@@ -180,15 +142,16 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(kernel: &'a Kernel, run: &'a Run, alive: &FxHashSet<Value>, behind: &FxHashSet<Value>) -> Search<'a> {
+    fn new(kernel: &'a Kernel, run: &'a Run, around: &'a Around, behind: &FxHashSet<Value>) -> Search<'a> {
         let mut search = Search {
             kernel,
             run,
+            around,
             touched: FxHashMap::default(),
             alive: FxHashSet::default(),
             behind: FxHashSet::default(),
         };
-        search.alive = alive.iter().map(|v| search.holder(*v)).collect();
+        search.alive = around.alive.iter().map(|v| search.holder(*v)).collect();
         search.behind = behind.iter().map(|v| search.holder(*v)).collect();
         for &op in &run.ops {
             let used = uses(kernel, op).into_iter().map(|v| search.holder(v)).collect();
@@ -200,8 +163,10 @@ impl<'a> Search<'a> {
 }
 
 impl Search<'_> {
-    /// A better order, if there is one that fits into this many words.
-    fn improve(&self, limit: u64) -> Found {
+    /// A better order, if there is one; it has to fit into registers.
+    fn improve(&self) -> Found<Option<Plan>> {
+        let registers = self.around.registers;
+        let limit = u64::from(registers.saturating_sub(self.kernel.target.overlap_reserve));
         let old = self.measure(self.run.ops.clone(), self.run.waits.clone());
         let mut best = self.plan(self.reads_late(&old.order));
         if best.words > limit {
@@ -226,10 +191,10 @@ impl Search<'_> {
         }
         let is_better = best.beside > old.beside || best.beside == old.beside && best.waits.len() < old.waits.len();
         match is_better {
-            true if best.words <= limit => Found::Better(best),
-            true => Found::Crowded,
-            false if is_crowded => Found::Crowded,
-            false => Found::Nothing,
+            true if best.words <= limit => Ok(Some(best)),
+            true => Err(CROWDED),
+            false if is_crowded => Err(CROWDED),
+            false => Ok(None),
         }
     }
 
@@ -516,7 +481,7 @@ impl Search<'_> {
     /// 32-bit words of a thread that a value takes.
     fn words(&self, v: Value) -> u64 {
         match is_held(self.kernel, v) {
-            true => self.kernel.ty(v).words_by_columns(),
+            true => self.around.words(self.kernel, v, 8),
             false => 0,
         }
     }

@@ -111,7 +111,7 @@ fn stage(kernel: &mut Kernel, region: Region, op: Op, chain: &Chain) -> bool {
 /// Whether a thread's registers have room for an accumulator and a left operand. If not, some of the accumulator waits in memory between
 /// products, so that each of them costs a trip there.
 fn fits(kernel: &Kernel, acc: Value, left: Value) -> bool {
-    let words = |v: Value| kernel.ty(v).words(1);
+    let words = |v: Value| kernel.ty(v).words(8);
     let registers = u64::from(kernel.target.max_thread_registers);
     words(acc) + words(left) + u64::from(kernel.target.parks_below) <= registers
 }
