@@ -1,4 +1,5 @@
 //! Values that are in memory still: loads behind which nothing was stored there, and nobody told that it may be.
+use super::motion::releases_nothing;
 use super::*;
 use cranelift_entity::SecondaryMap;
 
@@ -27,21 +28,6 @@ impl Loads {
     pub fn holds(&self, load: Op) -> bool {
         self.0.contains(&load)
     }
-}
-
-/// Whether an op neither writes to memory nor releases anything to others.
-pub fn releases_nothing(kind: &OpKind) -> bool {
-    kind.is_pure() || matches!(kind, OpKind::Load { .. } | OpKind::BarrierWait { .. })
-}
-
-/// Whether an op loads from what nobody writes while the kernel runs.
-pub fn loads_input(kernel: &Kernel, op: Op) -> bool {
-    matches!(&kernel.ops[op].kind, OpKind::Load { src } if kernel.is_constant(src))
-}
-
-/// Whether an op gives the same, and does nothing else, each time.
-pub fn may_be_twice(kernel: &Kernel, op: Op) -> bool {
-    kernel.ops[op].kind.is_pure() || loads_input(kernel, op)
 }
 
 fn is_disjoint(kernel: &Kernel, dst: &RefUse, load: Op) -> bool {

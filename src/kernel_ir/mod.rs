@@ -32,6 +32,7 @@ pub mod kernel;
 pub mod legality;
 pub mod liveness;
 pub mod loads;
+pub mod motion;
 pub mod op;
 pub mod parse;
 pub mod polling;

@@ -28,7 +28,7 @@
 use super::sink;
 use crate::error::{Loc, Result};
 use crate::kernel_ir::liveness::Around;
-use crate::kernel_ir::loads::may_be_twice;
+use crate::kernel_ir::motion::may_be_twice;
 use crate::kernel_ir::rewrite::{Substitution, append_if, regions_of, values_defined_in};
 use crate::kernel_ir::rings::{Filled, Part, Ring, Slot, load, order};
 use crate::kernel_ir::*;

@@ -25,10 +25,10 @@
 //!
 //! With [`defer_drains`](super::defer_drains), without which nothing would be there to compute, it is worth 1 to 2 % of a large
 //! matmul.
-use super::sink::{self, Chain, Sink};
+use super::sink::{Chain, Sink};
 use crate::error::Result;
 use crate::kernel_ir::liveness::Around;
-use crate::kernel_ir::loads::may_be_twice;
+use crate::kernel_ir::motion::may_be_twice;
 use crate::kernel_ir::rewrite::{Substitution, append_copies};
 use crate::kernel_ir::*;
 use crate::passes::rewriter::{self, Found, Rewrite};
@@ -184,7 +184,7 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Tail> {
             "the epilogue does something else than load inputs, copy them to shared memory, store there and copy that out",
         );
     }
-    if !sink::is_private(kernel, &epilogue.iter().copied().collect()) {
+    if !motion::is_private(kernel, &epilogue.iter().copied().collect()) {
         return Err(
             "something else in the kernel uses the memory that the epilogue writes, or it is a part of a union",
         );
@@ -433,7 +433,7 @@ fn is_of_epilogue(kernel: &Kernel, op: Op) -> bool {
         | class::Class::Accumulator
         | class::Class::Aside => true,
     };
-    fits && sink::may_be_late(kernel, op)
+    fits && motion::may_be_late(kernel, op)
 }
 
 /// A part of the epilogue, with the ops of earlier parts that it needs.

@@ -26,7 +26,7 @@
 //! What the epilogue takes is carried to it. In registers it takes the room of the accumulator, which the next tile needs only
 //! afterwards; all memory must fit without any part being used twice. Where the operands come from another warpgroup, they are under
 //! way anyway: there [`defer_epilogue`](super::defer_epilogue) stores a tile beside the next one's products.
-use super::sink::{self, Sink};
+use super::sink::Sink;
 use crate::error::Result;
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::liveness::Around;
@@ -191,12 +191,12 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Tile>> {
     flatten(kernel, &tile.ops[end..], &mut epilogue, &mut allocs, &mut collective)?;
     let inside = all_of(kernel, &tile.ops[end..]);
     let stays = "the epilogue does something else than store and copy what it has stored";
-    if !inside.iter().all(|op| sink::may_be_late(kernel, *op)) {
+    if !inside.iter().all(|op| motion::may_be_late(kernel, *op)) {
         return Err(stays);
     }
     let is_plain =
         |a: &Alloc| matches!(kernel.allocs[*a].kind, AllocKind::Smem { .. }) && kernel.allocs[*a].within.is_none();
-    if !allocs.iter().all(is_plain) || !sink::is_private(kernel, &inside) {
+    if !allocs.iter().all(is_plain) || !motion::is_private(kernel, &inside) {
         return Err(
             "something else in the kernel uses the memory that the epilogue writes, or it is a part of a union",
         );

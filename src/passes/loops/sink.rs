@@ -9,12 +9,11 @@
 //! ```
 //!
 //! What the tail takes from its iteration is carried to the next one. What tails hand on from one to the next, and nobody else looks at, is a
-//! [`Chain`]. Which tail, and to which places, is the pass's to say; whether nobody sees that it is late, [`may_be_late`] and [`is_private`].
+//! [`Chain`]. Which tail, and to which places, is the pass's to say; whether nobody sees that it is late, [`motion`](crate::kernel_ir::motion).
 use crate::error::Loc;
-use crate::kernel_ir::effects;
 use crate::kernel_ir::rewrite::{Substitution, append_compare, append_copies, append_if, carry};
 use crate::kernel_ir::*;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// A value that only tails take and give, from one to the next (the phases of barriers that only they wait for): it goes through the loop's carries.
 pub struct Chain {
@@ -134,72 +133,4 @@ pub fn is_any(kernel: &mut Kernel, at: Region, op: Op, loc: Loc) -> Value {
         unreachable!("a loop")
     };
     append_compare(kernel, at, CompareOp::Lt, lower, upper, loc)
-}
-
-/// Ops of which nobody sees when they are done, if what they touch is [private](is_private): loads and stores, copies of inputs to shared memory
-/// and waits for them, copies out of it, their fences and waits; conditionals and scopes of those.
-pub fn may_be_late(kernel: &Kernel, op: Op) -> bool {
-    let kind = &kernel.ops[op].kind;
-    if let OpKind::Load { src: view } | OpKind::Store { dst: view, .. } | OpKind::CopySmemToGmem { dst: view, .. } =
-        kind
-    {
-        return view.place == Place::Here;
-    }
-    if let OpKind::CopyGmemToSmem {
-        src,
-        dst,
-        barrier: Some(barrier),
-        collective_axes,
-        leader_tracked: None,
-        predicate: None,
-        ..
-    } = kind
-    {
-        let is_here = [src, dst, barrier].iter().all(|view| view.place == Place::Here);
-        return is_here && kernel.is_input(src.alloc) && collective_axes.is_empty();
-    }
-    if let OpKind::BarrierWait { barrier, phases } = kind {
-        return barrier.place == Place::Here && phases.is_some();
-    }
-    kind.is_pure()
-        || matches!(
-            kind,
-            OpKind::CommitSmem
-                | OpKind::CommitGroup
-                | OpKind::WaitSmemToGmem { .. }
-                | OpKind::Switch { .. }
-                | OpKind::Scope { .. }
-        )
-}
-
-/// Whether nothing else in the kernel touches the memory that these ops write and their barriers, and nothing writes what they read.
-pub fn is_private(kernel: &Kernel, ops: &FxHashSet<Op>) -> bool {
-    let (mut read, mut own) = (FxHashSet::default(), FxHashSet::default());
-    for op in ops {
-        let kind = &kernel.ops[*op].kind;
-        for effect in effects::of(kind) {
-            if effect.access.reads() {
-                read.insert(effect.alloc);
-            }
-            if effect.access.writes() {
-                own.insert(effect.alloc);
-            }
-        }
-        visit::for_each_ref(kind, &mut |view| {
-            if kernel.allocs[view.alloc].is_barrier() {
-                own.insert(view.alloc);
-            }
-        });
-    }
-    let mut shared = false;
-    kernel.for_each_op(&mut |op| {
-        if !ops.contains(&op) {
-            let kind = &kernel.ops[op].kind;
-            visit::for_each_ref(kind, &mut |view| shared |= own.contains(&view.alloc));
-            let written = effects::of(kind).into_iter().filter(|e| e.access.writes());
-            shared |= written.map(|e| e.alloc).any(|a| read.contains(&a));
-        }
-    });
-    // Members of a union share bytes with others.
-    !shared && read.union(&own).all(|a| kernel.allocs[*a].within.is_none())
 }

@@ -36,7 +36,7 @@
 //! alive at once fits into the registers of the thread ([`Target::overlap_reserve`](crate::target::Target::overlap_reserve)). A run that does not fit as it is
 //! stays as it is: the assembler spills there, and more so with products in flight. Sums keep their order: of each accumulator
 //! the wgmmas stay as they are.
-use super::wgmma_groups::{Run, Wait, orders_nothing, reads};
+use super::wgmma_groups::{Run, Wait};
 use crate::error::Result;
 use crate::kernel_ir::class::{Class, Pure};
 use crate::kernel_ir::liveness::{Around, go_before, is_held, uses};
@@ -263,7 +263,11 @@ impl Search<'_> {
         let movable = |kind: &OpKind| kind.is_pure() || matches!(kind, OpKind::AccInit { .. });
         let needed = self.needed(between, wgmma, &movable)?;
         let stays = |op: &&Op| !needed.contains(*op);
-        if !between.iter().filter(stays).all(|op| self.lets_pass(*op, wgmma)) {
+        if !between
+            .iter()
+            .filter(stays)
+            .all(|op| motion::may_follow_read(self.kernel, *op, wgmma))
+        {
             return None;
         }
         // Computing what the wgmma takes makes arrivals late.
@@ -312,26 +316,6 @@ impl Search<'_> {
         Some(needed)
     }
 
-    /// Whether `reader`, a wgmma or a load, may come before an op instead of behind it.
-    fn lets_pass(&self, op: Op, reader: Op) -> bool {
-        let kind = self.kind(op);
-        match kind.class() {
-            Class::Pure(_) | Class::Accumulator => true,
-            Class::Memory => {
-                let effects = effects::of(kind);
-                let mut written = effects.iter().filter(|e| e.access.writes());
-                written.all(|e| !reads(self.kernel, reader, e.alloc))
-            }
-            Class::Synchronisation => {
-                matches!(
-                    effects::order(kind),
-                    effects::Order::Arrive | effects::Order::CommitStores
-                )
-            }
-            Class::Pinned | Class::Instructions | Class::Control(_) | Class::Aside => false,
-        }
-    }
-
     /// The arrival at `from`, and those that follow it, behind the next wgmma.
     fn arrival_down(&self, order: &[Op], from: usize) -> Option<Vec<Op>> {
         let is_arrival = |op: &Op| self.is_arrival(*op);
@@ -342,17 +326,12 @@ impl Search<'_> {
         let to = from + behind.iter().position(|op| self.run.is_group(*op))?;
         let between = &order[from..to];
         let stays = |op: &&Op| !is_arrival(op);
-        let may_pass = |op: &Op| {
-            let kind = self.kind(*op);
-            match kind.class() {
-                Class::Pure(_) | Class::Accumulator => true,
-                Class::Memory => orders_nothing(kind) && !effects::of(kind).iter().any(|e| e.access.writes()),
-                Class::Synchronisation | Class::Pinned | Class::Instructions | Class::Control(_) | Class::Aside => {
-                    false
-                }
-            }
-        };
-        if !between.iter().filter(stays).all(may_pass) || !order[to + 1..].iter().any(is_arrival) {
+        if !between
+            .iter()
+            .filter(stays)
+            .all(|op| motion::may_precede_release(self.kernel, *op))
+            || !order[to + 1..].iter().any(is_arrival)
+        {
             return None;
         }
         let mut out = order[..from].to_vec();
@@ -386,7 +365,10 @@ impl Search<'_> {
         let is_group = |op: &Op| self.run.is_group(*op);
         if !needed.iter().all(scalar)
             || between.iter().any(is_group)
-            || !between.iter().filter(stays).all(|op| self.lets_pass(*op, load))
+            || !between
+                .iter()
+                .filter(stays)
+                .all(|op| motion::may_follow_read(self.kernel, *op, load))
         {
             return None;
         }

@@ -12,7 +12,6 @@
 //!
 //! No other op can tell whether a group is done. Where ops and waits change places, every op still finds done what it needs.
 use crate::kernel_ir::class::Class;
-use crate::kernel_ir::effects::Order;
 use crate::kernel_ir::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -115,11 +114,11 @@ impl Run {
                         false => need,
                     }
                 }
-                Class::Memory if orders_nothing(kind) => {
+                Class::Memory if motion::orders_nothing(kind) => {
                     let effects = effects::of(kind);
                     let writes = |g: usize| {
                         let mut written = effects.iter().filter(|e| e.access.writes());
-                        written.any(|e| reads(kernel, issued[g], e.alloc))
+                        written.any(|e| motion::touches(kernel, issued[g], e.alloc))
                     };
                     match effects.iter().any(|e| e.access.writes()) {
                         true => Need::of(done, writes),
@@ -273,15 +272,4 @@ fn operands(kernel: &Kernel, op: Op) -> impl Iterator<Item = Value> {
         }
     });
     taken.into_iter()
-}
-
-/// Whether a wgmma reads bytes of this allocation.
-pub fn reads(kernel: &Kernel, wgmma: Op, alloc: Alloc) -> bool {
-    let effects = effects::of(&kernel.ops[wgmma].kind);
-    effects.iter().any(|e| effects::may_share(kernel, e.alloc, alloc))
-}
-
-/// Whether an op on memory is over when it is done, and nobody goes by it.
-pub fn orders_nothing(kind: &OpKind) -> bool {
-    effects::order(kind) == Order::None && !effects::of(kind).iter().any(|e| e.is_asynchronous())
 }
