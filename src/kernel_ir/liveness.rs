@@ -145,3 +145,60 @@ impl Around {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::kernel_ir::testing::KernelBuilder;
+
+    /// Words of a vector of 256 bf16, converted to f32 and broadcast along this dimension: before and behind the conversion.
+    fn words(dim: u32) -> [u64; 2] {
+        let mut b = KernelBuilder::new();
+        let x = b.input(DType::BF16, &[256]);
+        let whole = b.whole(x);
+        let loaded = b.load(whole);
+        let wide = b.op1(OpKind::Convert { a: loaded }, DType::F32, &[256]);
+        let shape = if dim == 0 { [256, 64] } else { [64, 256] };
+        b.op1(
+            OpKind::Broadcast {
+                a: wide,
+                dims: vec![dim],
+            },
+            DType::F32,
+            &shape,
+        );
+        let kernel = b.finish();
+        let around = Around::new(&kernel);
+        [loaded, wide].map(|v| around.words(&kernel, v, 8))
+    }
+
+    #[test]
+    fn a_thread_has_few_of_the_rows_and_a_quarter_of_the_columns() {
+        assert_eq!(words(0), [4, 8]);
+        assert_eq!(words(1), [32, 64]);
+    }
+
+    #[test]
+    fn sums_over_rows_are_vectors_of_columns() {
+        let mut b = KernelBuilder::new();
+        let x = b.input(DType::F32, &[64, 256]);
+        let whole = b.whole(x);
+        let a = b.load(whole);
+        let sum = |axis: u32| OpKind::Reduce {
+            op: ReduceOp::Sum,
+            a,
+            axes: vec![axis],
+            parallel: None,
+        };
+        let of_columns = b.op1(sum(0), DType::F32, &[256]);
+        let of_rows = b.op1(sum(1), DType::F32, &[64]);
+        let kernel = b.finish();
+        let around = Around::new(&kernel);
+        assert_eq!(
+            [a, of_columns, of_rows].map(|v| around.words(&kernel, v, 8)),
+            [128, 64, 2]
+        );
+        assert_eq!(around.words(&kernel, of_rows, 64), 4, "as 64-bit elements");
+    }
+}

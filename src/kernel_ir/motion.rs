@@ -124,3 +124,114 @@ pub fn is_private(kernel: &Kernel, ops: &FxHashSet<Op>) -> bool {
     // Members of a union share bytes with others.
     !shared && read.union(&own).all(|a| kernel.allocs[*a].within.is_none())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::kernel_ir::testing::KernelBuilder;
+
+    /// Ops of a kernel that loads `x`, stores to it and to another allocation, copies into it, arrives and waits.
+    struct Ops {
+        kernel: Kernel,
+        load: Op,
+        same: Op,
+        other: Op,
+        copy: Op,
+        arrive: Op,
+        wait: Op,
+    }
+
+    fn ops() -> Ops {
+        let mut b = KernelBuilder::new();
+        let (x, y) = (b.smem(DType::F32, &[128], None), b.smem(DType::F32, &[128], None));
+        let (g, barriers) = (b.input(DType::F32, &[128]), b.barriers(1));
+        let whole = b.whole(x);
+        let v = b.load(whole.clone());
+        b.store(whole.clone(), v);
+        let to = b.whole(y);
+        b.store(to, v);
+        let barrier = b.indexed(barriers, vec![DimIndex::At(Index::Const(0))]);
+        let src = b.whole(g);
+        let copy = OpKind::CopyGmemToSmem {
+            src,
+            dst: whole,
+            barrier: Some(barrier.clone()),
+            collective_axes: vec![],
+            leader_tracked: None,
+            oob: OobMode::Zeros,
+            predicate: None,
+        };
+        b.op(copy, &[]);
+        let predicate = None;
+        let at = barrier.clone();
+        b.op(OpKind::BarrierArrive { barrier: at, predicate }, &[]);
+        let phases = None;
+        b.op(OpKind::BarrierWait { barrier, phases }, &[]);
+        let kernel = b.finish();
+        let mut all = vec![];
+        kernel.for_each_op(&mut |op| all.push(op));
+        let [load, same, other, copy, arrive, wait] = all[..] else {
+            panic!("six ops")
+        };
+        Ops {
+            kernel,
+            load,
+            same,
+            other,
+            copy,
+            arrive,
+            wait,
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_not_written_before() {
+        let Ops {
+            kernel,
+            load,
+            same,
+            other,
+            copy,
+            arrive,
+            wait,
+        } = ops();
+        let may = |op: Op| may_follow_read(&kernel, op, load);
+        assert!(may(other) && may(arrive) && may(load));
+        assert!(!may(same), "it writes what is read");
+        assert!(!may(copy), "a unit writes what is read");
+        assert!(!may(wait), "it acquires");
+    }
+
+    #[test]
+    fn what_others_go_by_stays_before_a_release() {
+        let Ops {
+            kernel,
+            load,
+            same,
+            copy,
+            arrive,
+            wait,
+            ..
+        } = ops();
+        let may = |op: Op| may_precede_release(&kernel, op);
+        assert!(may(load));
+        assert!(![same, copy, arrive, wait].into_iter().any(may));
+    }
+
+    #[test]
+    fn what_is_shared_with_others_is_not_private() {
+        let Ops {
+            kernel,
+            load,
+            same,
+            other,
+            ..
+        } = ops();
+        let of = |ops: &[Op]| is_private(&kernel, &ops.iter().copied().collect());
+        assert!(of(&[other]));
+        assert!(!of(&[same]), "others read it");
+        assert!(!of(&[load]), "others write it");
+        assert!(!of(&[load, same]), "a copy writes it");
+    }
+}
