@@ -222,10 +222,6 @@ impl Facts {
         n != 0 && self.divisor.is_multiple_of(n)
     }
 
-    pub fn is_non_negative(&self) -> bool {
-        self.lo >= 0
-    }
-
     /// All values of `dtype`.
     pub fn of_dtype(dtype: DType) -> Facts {
         let bits = dtype.bits();

@@ -378,22 +378,6 @@ impl TiledLayout {
     pub fn tmem_native(vector: u64) -> TiledLayout {
         Self::new(&[&[128, vector], &[32, vector]], &[Dim(-4)], &[Dim(-2)], -1)
     }
-    pub fn tcgen05_m64_collective(columns: u64) -> TiledLayout {
-        Self::new(
-            &[&[64, columns], &[32, columns / 2], &[8, 8], &[2]],
-            &[Dim(-6), Dim(-7)],
-            &[Dim(-3), Dim(-2)],
-            -1,
-        )
-    }
-    pub fn tcgen05_m64_collective_native(columns: u64, vector: u64) -> TiledLayout {
-        Self::new(
-            &[&[64, columns], &[32, columns / 2], &[vector]],
-            &[Dim(-4), Dim(-5)],
-            &[Dim(-3)],
-            -1,
-        )
-    }
     /// Row indices of TMA gathers: warp w has indices 4w..4w+4 of every 16.
     pub fn tma_indices() -> TiledLayout {
         Self::new(&[&[16], &[4]], &[Dim(-2)], &[Replicated(32)], -1)

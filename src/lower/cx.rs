@@ -744,11 +744,6 @@ impl<'a> LowerCx<'a> {
         v
     }
 
-    /// All tensor maps of the kernel, for the prologue's prefetches: call it when everything else is lowered.
-    pub fn tensor_map_addresses(&self) -> Vec<V> {
-        self.entry.tensor_maps.iter().map(|t| t.1).collect()
-    }
-
     /// The finished program, its parameters, and what it needs of its devices.
     pub fn finish(self) -> Result<(Ssa, Entry, Mesh)> {
         let long = self.b.emitted() >= LONG;

@@ -278,17 +278,6 @@ impl Builder {
             a => self.not(LogicType::Pred, a),
         }
     }
-    /// A guard from predicates of which some are absent.
-    pub fn and_guards(&mut self, a: Option<V>, b: Option<V>) -> Option<V> {
-        match (a, b) {
-            (Some(a), Some(b)) => {
-                let both = self.both(a.into(), b.into());
-                Some(self.pred(both))
-            }
-            (one, None) | (None, one) => one,
-        }
-    }
-
     // ------------------------------------------------------------ warps
 
     /// The word of lane `lane ^ bits`; all lanes of the warp take part.
