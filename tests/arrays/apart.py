@@ -9,7 +9,6 @@ stores them to the outputs. Everything that can race does: results, scratch, wha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from tests.arrays.program import Program
 
@@ -26,11 +25,3 @@ def handed(p: Program) -> Program | None:
 def by_warps(p: Program) -> Program | None:
     """The program by each warp; None: it is no kernel."""
     return p.but(form=dataclasses.replace(p.form, by_warps=True)) if p.form.kind == "kernel" else None
-
-
-#: The other programs that are made of one, by name.
-APART: dict[str, Callable[[Program], Program | None]] = {"handed": handed, "by_warps": by_warps}
-
-
-def apart(p: Program, how: str | None) -> Program | None:
-    return APART[how](p) if how else p

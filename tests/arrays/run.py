@@ -1,11 +1,9 @@
-"""Runs one program on this machine's backend and in JAX's interpreter, and says whether they agree."""
+"""Runs a program on this machine's backend and in JAX's interpreter, and says whether they agree; the grammars of these programs."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import time
 import warnings
 import zlib
 from typing import Any
@@ -14,33 +12,19 @@ import jax
 import numpy as np
 
 import smalt
-from tests.arrays.apart import apart
+from tests.arrays.apart import by_warps, handed
 from tests.arrays.emit import function, input_shapes
 from tests.arrays.generate import generate
 from tests.arrays.program import Program, Ref, walk
+from tests.arrays.regressions import REGRESSIONS
+from tests.arrays.smaller import SMALLER
 from tests.functions import case
 from tests.functions.judge import x64
+from tests.fuzz import bits
+from tests.fuzz.grammar import Grammar, Outcome
 from tests.kernels import special
 
 Array = Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """kind: right, wrong, race (the emulator's checker says so), refused (what smalt says it lacks), error (anything else of smalt's),
-    invalid (JAX itself refuses it). `second`: right, but only as JAX has it without XLA's simplifier.
-    """
-
-    seed: int
-    kind: str
-    text: str = ""
-    seconds: float = 0.0
-    digests: tuple[str, ...] = ()
-    second: bool = False
-
-
-#: What the checker says of accesses that nothing orders.
-RACES = ("nothing orders", "different values for one place", "shared memory that a bulk load")
 
 
 def settings(p: Program) -> Any:
@@ -103,16 +87,7 @@ def outcome(p: Program, given: list[Array]) -> list[Array]:
         return [np.asarray(x) for x in jax.jit(function(p))(*given)]
 
 
-def run(seed: int, judged: bool = True, how: str | None = None) -> Result:
-    """`how`: which of `apart.APART` is made of the seed's program; where none is, it is "passed over"."""
-    try:
-        p = apart(generate(seed), how)
-        return Result(seed, "passed over") if p is None else check(p, judged)
-    finally:
-        jax.clear_caches()
-
-
-def check(p: Program, judged: bool = True) -> Result:
+def check(p: Program, judged: bool = True) -> Outcome:
     """`judged`: against JAX; otherwise only run."""
     warnings.simplefilter("ignore")
     given = arrays(p)
@@ -121,28 +96,24 @@ def check(p: Program, judged: bool = True) -> Result:
         try:
             wanted = reference(p, given)
         except Exception as e:
-            return Result(p.seed, "invalid", f"interpreter: {type(e).__name__}: {e}")
-    start = time.perf_counter()
+            return Outcome("no program", f"interpreter: {type(e).__name__}: {e}")
     try:
         got = outcome(p, given)
-    except smalt.Unsupported as e:
-        return Result(p.seed, "refused", str(e), time.perf_counter() - start)
-    except (smalt.Error, jax.errors.JaxRuntimeError) as e:
-        if p.form.by_warps and str(e).startswith("smalt: shared memory\n"):
-            # What passes between threads takes four times the room that the program was drawn for.
-            return Result(p.seed, "refused", str(e), time.perf_counter() - start)
-        kind = "race" if any(race in str(e) for race in RACES) else "error"
-        return Result(p.seed, kind, f"{type(e).__name__}: {e}", time.perf_counter() - start)
+    except (smalt.Error, jax.errors.JaxRuntimeError):
+        raise
     except Exception as e:
-        kind = "invalid" if not _of_smalt(e) else "error"
-        return Result(p.seed, kind, f"{type(e).__name__}: {e}", time.perf_counter() - start)
-    seconds = time.perf_counter() - start
+        if _of_smalt(e):
+            raise
+        return Outcome("no program", f"{type(e).__name__}: {e}")
     wrong = compare(p, got, wanted) if judged else ""
-    second = bool(wrong)
+    is_second = bool(wrong)
     if wrong:
         # XLA on a CPU gets some slices of slices wrong where it simplifies or fuses them: clamped starts, updates of what is read.
         wrong = compare(p, got, reference(p, given, fused=False))
-    return Result(p.seed, "wrong" if wrong else "right", wrong, seconds, tuple(digest(x) for x in got), second and not wrong)
+    digests = tuple(map(bits.digest, got))
+    if wrong:
+        return Outcome("wrong", wrong, digests=digests)
+    return Outcome("right", "only as JAX has it without XLA's simplifier" if is_second else "", digests=digests)
 
 
 def _of_smalt(e: BaseException) -> bool:
@@ -152,10 +123,6 @@ def _of_smalt(e: BaseException) -> bool:
         last = trace.tb_frame.f_code.co_filename
         trace = trace.tb_next
     return "/smalt/" in last
-
-
-def digest(x: Array) -> str:
-    return f"{x.dtype} {list(x.shape)} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:24]}"
 
 
 # ------------------------------------------------------------------------------------------ to compare
@@ -193,3 +160,19 @@ def same(a: Array, b: Array, mode: str, ulps: float) -> Array:
         if norm == "norm":
             scale = np.full_like(scale, max(float(least or 0), np.max(np.where(np.isfinite(scale), scale, 0))))
         return equal | (np.abs(x - y) <= ulps * eps * np.maximum(scale, tiny))
+
+
+# ------------------------------------------------------------------------------------------ the grammars
+
+ARRAYS = Grammar(
+    "array programs",
+    generate,
+    check,
+    smaller=SMALLER,
+    again=lambda p, like: check(p, judged=like.kind == "wrong"),
+    show=lambda p: f"{p}\n{p!r}",
+    named={name: kernel.check for name, kernel in REGRESSIONS.items()},
+)
+ARRAYS_OF_WARPGROUPS = dataclasses.replace(ARRAYS, name="array programs of warpgroups", draw=lambda seed: handed(generate(seed)), named={})
+#: What passes between threads takes four times the room that the programs were drawn for.
+ARRAYS_OF_WARPS = dataclasses.replace(ARRAYS, name="array programs of warps", draw=lambda seed: by_warps(generate(seed)), named={}, counts_memory=False)

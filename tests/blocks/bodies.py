@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from smalt import _versions
+from tests.fuzz.grammar import Grammar
 
 ROWS, COLUMNS = 8, 128
 Expression = Callable[[Callable[[str], Any], Any], Any]
@@ -211,3 +212,7 @@ class Program:
             want = derivative(self.same, np.float64)
         for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4, err_msg=str(self))
+
+
+BODIES_FORWARDS = Grammar("bodies, forwards", Program, Program.check)
+BODIES_BACKWARDS = Grammar("bodies, backwards", lambda seed: Program(seed, static=True), lambda program: program.check(backwards=True))

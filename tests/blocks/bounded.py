@@ -16,6 +16,8 @@ import jax.experimental.pallas.tpu as pltpu
 import jax.numpy as jnp
 import numpy as np
 
+from tests.fuzz.grammar import Grammar
+
 
 @dataclasses.dataclass(frozen=True)
 class Bounded:
@@ -71,3 +73,6 @@ class Bounded:
             known[to] = True
         where = f"seed {self.seed}: {np.dtype(dtype)} {x.shape} {begins} {lengths} of {bound}"
         np.testing.assert_array_equal(got[known], wanted[known], err_msg=where)
+
+
+BOUNDED = Grammar("pallas calls, bounded", Bounded, Bounded.check)

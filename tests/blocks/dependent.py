@@ -1,4 +1,4 @@
-"""Random calls whose steps depend on each other, against JAX's interpreter: `python -m tests.blocks --kind dependent`.
+"""Random calls whose steps depend on each other, against JAX's interpreter.
 
 Scratch that lasts, is begun anew at the first step of some axes, or stored in part, piece by piece, in slots of a ring; outputs and inputs
 in one buffer, by the same index map and by others; inputs that are stored to; outputs that come back; index maps that narrow, wrap, divide and overlap; indices of every kind in the body.
@@ -273,7 +273,7 @@ class Dependent:
     steps: int
     batch: int  # 0: no vmap
 
-    def describe(self) -> str:
+    def __str__(self) -> str:
         fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
         lines = [f"{name}: {value}" for name, value in fields if name != "statements"]
         return "\n  ".join([*lines, *(f"statement: {s}" for s in self.statements)])

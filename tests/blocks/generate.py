@@ -78,7 +78,7 @@ class Call:
     scalar: bool
     again: bool  # the body reads what it has stored
 
-    def describe(self) -> str:
+    def __str__(self) -> str:
         return "\n  ".join([f"seed {self.seed}", *(f"{f.name}: {getattr(self, f.name)}" for f in dataclasses.fields(self))])
 
 

@@ -1,13 +1,10 @@
-"""Blocks of long rows within longer ones, against NumPy: `python -m tests.blocks.long [--count N] [--seed S] [--jobs J]`.
+"""Blocks of long rows within longer ones, against NumPy.
 
 A box of the copy engine has 256 elements along a dimension: longer ones are pieces, or dimensions more, or what is copied otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
-import multiprocessing
 import random
 from typing import Any
 
@@ -17,7 +14,7 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 import numpy as np
 
-import smalt
+from tests.fuzz.grammar import Grammar
 
 DTYPES = ("float32", "bfloat16", "float16", "int32", "uint8", "int16")
 #: Of the body on whole blocks, and of NumPy on each block.
@@ -80,31 +77,4 @@ class Long:
         np.testing.assert_array_equal(np.asarray(jax.jit(call)(x)), expected, err_msg=str(self))
 
 
-def outcome(seed: int) -> tuple[int, str]:
-    call = Long(seed)
-    try:
-        with smalt.enabled(True):
-            call.check()
-    except Exception as e:
-        return seed, f"{call}: {type(e).__name__}: {str(e)[:500]}"
-    return seed, ""
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.blocks.long")
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
-    args = parser.parse_args()
-    wrong = 0
-    with concurrent.futures.ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn")) as pool:
-        for seed, text in pool.map(outcome, range(args.seed, args.seed + args.count), chunksize=10):
-            wrong += bool(text)
-            if text:
-                print(f"{seed}: {text}", flush=True)
-    print(f"{args.count - wrong} right of {args.count}")
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+LONG_ROWS = Grammar("pallas calls, long rows", Long, Long.check)

@@ -1,4 +1,4 @@
-"""Runs one call on this machine's backend and in JAX's interpreter."""
+"""Runs calls on this machine's backend and in JAX's interpreter; the grammars of these calls."""
 
 from __future__ import annotations
 
@@ -11,31 +11,24 @@ from typing import Any
 
 import jax
 import numpy as np
-import pytest
 
 import smalt
 from smalt._blocks import finer_rows, pallas_call
-from tests.blocks import dependent, spelled
-from tests.blocks.generate import arguments, build, generate
-from tests.blocks.named import CALLS
+from tests.blocks import dependent, named
+from tests.blocks.generate import Call, arguments, build, generate
+from tests.blocks.named import Named
+from tests.fuzz.grammar import Grammar, Outcome
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    seed: int
-    kind: str  # right, wrong, refused, error
-    text: str = ""
-
-
-def check_named(name: str) -> None:
-    """A call by name has the interpreter's bits; skips the test where this JAX's interpreter means something else."""
-    named = CALLS[name]
+def check_named(named: Named) -> Outcome | None:
+    """A call by name has the interpreter's bits."""
     if jax.__version_info__ < named.since:
-        pytest.skip("the interpreter of this JAX means something else")
+        return Outcome("no program", "the interpreter of this JAX means something else")
     with jax.default_device(jax.devices("cpu")[0]):
         want = np.asarray(jax.jit(named.make({"interpret": True}))(*named.arrays))
     got = np.asarray(jax.jit(named.make({}))(*named.arrays))
     assert got.tobytes() == want.tobytes()
+    return None
 
 
 @contextlib.contextmanager
@@ -50,32 +43,25 @@ def _rows_split(seed: int) -> Iterator[None]:
         finer_rows.TARGET, finer_rows.MINOR = target, minor
 
 
-def _outcome(call: Any, compute: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> Result:
+def _compare(call: Any, compute: Callable[[], tuple[Sequence[Any], Sequence[Any]]]) -> None:
     """`compute`: what this machine's backend gives, and what the interpreter. NaNs of the interpreter's are what nobody wrote."""
     warnings.simplefilter("ignore")
-    try:
-        with _rows_split(call.seed):
-            try:
+    with _rows_split(call.seed):
+        try:
+            got, want = compute()
+        except smalt.ExecutionError as e:
+            if "memory that nothing wrote" not in e.what:
+                raise
+            # A program that computes with such memory is told so. What else it computes is to be right.
+            with smalt.emulated("H100", check="off"):
                 got, want = compute()
-            except smalt.ExecutionError as e:
-                if "memory that nothing wrote" not in e.what:
-                    raise
-                # A program that computes with such memory is told so. What else it computes is to be right.
-                with smalt.emulated("H100", check="off"):
-                    got, want = compute()
-    except smalt.Unsupported as e:
-        return Result(call.seed, "refused", str(e))
-    except Exception as e:
-        return Result(call.seed, "error", f"{type(e).__name__}: {e}\n{call.describe()}")
     for g, w in zip(got, want, strict=True):
         known = w == w
-        if g.dtype != w.dtype or g.shape != w.shape or g[known].tobytes() != w[known].tobytes():
-            return Result(call.seed, "wrong", f"{int((g != w)[known].sum())} of {g.size} elements\n{call.describe()}")
-    return Result(call.seed, "right")
+        same = g.dtype == w.dtype and g.shape == w.shape and g[known].tobytes() == w[known].tobytes()
+        assert same, f"{int((g != w)[known].sum())} of {g.size} elements\n{call}"
 
 
-def run(seed: int) -> Result:
-    call = generate(seed)
+def check(call: Call) -> None:
     make, arrays = build(call), arguments(call)
     cpu = jax.devices("cpu")[0]
 
@@ -84,11 +70,10 @@ def run(seed: int) -> Result:
             want = np.asarray(jax.jit(make(True))(*jax.device_put(arrays, cpu)))
         return [np.asarray(jax.jit(make(False))(*arrays))], [want]
 
-    return _outcome(call, compute)
+    _compare(call, compute)
 
 
-def run_dependent(seed: int) -> Result:
-    call = dependent.generate(seed)
+def check_dependent(call: dependent.Dependent) -> None:
     if jax.__version_info__ < (0, 11):  # whose interpreter reads what was there before the call
         call = dataclasses.replace(call, alias=False)
     make, arrays = dependent.build(call), dependent.arguments(call)
@@ -105,7 +90,7 @@ def run_dependent(seed: int) -> Result:
         got = jax.jit(make(compiler_params=dependent.parameters(call, parallel)))(*arrays)
         return [np.asarray(x) for x in got], [np.asarray(x) for x in want]
 
-    return _outcome(call, compute)
+    _compare(call, compute)
 
 
 def _interpreted(call: dependent.Dependent, arrays: Sequence[Any]) -> list[Any]:
@@ -120,19 +105,5 @@ def _calls(jaxpr: Any) -> list[Any]:
     return [e for e in jaxpr.eqns if e.primitive.name == "pallas_call"]
 
 
-def run_spelled(kind: str, seed: int) -> Result:
-    program = spelled.Program(seed, kind)
-    try:
-        program.check()
-    except smalt.Unsupported as e:
-        return Result(seed, "refused", str(e))
-    except AssertionError as e:
-        return Result(seed, "wrong", str(e))
-    except Exception as e:
-        return Result(seed, "error", f"{type(e).__name__}: {e}\n{program}")
-    return Result(seed, "right")
-
-
-KINDS: dict[str, Callable[[int], Result]] = {
-    "blocks": run, "dependent": run_dependent, **{kind: functools.partial(run_spelled, kind) for kind in spelled.KINDS},
-}  # fmt: skip
+PALLAS_CALLS = Grammar("pallas calls", generate, check, named={name: functools.partial(check_named, call) for name, call in named.CALLS.items()})
+DEPENDENT = Grammar("pallas calls, dependent", dependent.generate, check_dependent)

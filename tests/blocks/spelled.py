@@ -26,6 +26,7 @@ import numpy as np
 from jax.experimental.pallas import triton as plt
 
 from smalt import _versions
+from tests.fuzz.grammar import Grammar
 
 KINDS = ("values", "jvp", "vjp")
 NAMES = ("i", "j", "k")
@@ -733,3 +734,11 @@ def _stored(xp: Any, array: Any, at: Sequence[Any], block: Any) -> Any:
     inside = [a[a < n] for a, n in zip(at, array.shape)]
     value = block.reshape([len(a) for a in at])[np.ix_(*(np.arange(len(a)) for a in inside))]
     return put(xp, array, np.ix_(*inside), value)
+
+
+#: By kind.
+SPELLED = {
+    "values": Grammar("pallas calls, spelled", lambda seed: Program(seed, "values"), Program.check),
+    "jvp": Grammar("pallas calls, forwards", lambda seed: Program(seed, "jvp"), Program.check),
+    "vjp": Grammar("pallas calls, backwards", lambda seed: Program(seed, "vjp"), Program.check),
+}

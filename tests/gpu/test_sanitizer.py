@@ -11,6 +11,9 @@ import sys
 
 import pytest
 
+from tests.kernels.parked import PARKED
+from tests.kernels.staged import STAGED
+
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -46,13 +49,13 @@ def test_right_kernels_are_clean(tool: str) -> None:
 
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
 @pytest.mark.parametrize(
-    ("tool", "kind"),
-    # initcheck takes what bulk copies of `Staged` stored for never written.
-    [(tool, kind) for tool in TOOLS for kind in ("parked.Parked", "staged.Staged") if (tool, kind) != ("initcheck", "staged.Staged")],
+    ("tool", "grammar"),
+    # initcheck takes what bulk copies of staged operands stored for never written.
+    [(tool, name) for tool in TOOLS for name in (PARKED.name, STAGED.name) if (tool, name) != ("initcheck", STAGED.name)],
 )
-def test_random_loops_are_clean(tool: str, kind: str) -> None:
+def test_random_loops_are_clean(tool: str, grammar: str) -> None:
     # Some further ones do not write all of their results, which initcheck sees in their copies to the host.
-    assert "5 right" in watched(tool, ["-m", "tests.gpu.run_loops", kind, "0", "5"])
+    assert "5 right" in watched(tool, ["-m", "tests.fuzz", "--gpu", "--jobs", "0", "--generator", grammar, "--seed", "0", "--count", "5"])
 
 
 # initcheck takes what bulk copies stored for never written, and says so where results are copied to the host.

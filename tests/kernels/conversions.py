@@ -24,6 +24,7 @@ from jax.experimental.mosaic.gpu import fragmented_array as fa
 import smalt
 from smalt import _native
 from tests.corpus.case import kernel, like, x64
+from tests.fuzz.grammar import Grammar
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -400,6 +401,9 @@ def _pack(x: Array, bits: int) -> Array:
         return flat
     packed: Array = flat[0::2] | flat[1::2] << 4
     return packed
+
+
+CONVERSIONS = Grammar("conversions", Walks.of, lambda walks: walks.check(walks.compile(), None), on_gpu=lambda walks: walks.check(walks.compile(), 0))
 
 
 # ------------------------------------------------------------------------------------------ what became of them

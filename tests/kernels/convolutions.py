@@ -1,12 +1,8 @@
-"""Random convolutions (`lax.conv_general_dilated`: strides, padding, both dilations, groups, any order of dimensions) against XLA's in f64.
-
-`python -m tests.kernels.convolutions [count] [first]` runs as many as one likes.
-"""
+"""Random convolutions (`lax.conv_general_dilated`: strides, padding, both dilations, groups, any order of dimensions) against XLA's in f64."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import jax
@@ -16,8 +12,8 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import x64
+from tests.fuzz.grammar import Grammar
 from tests.kernels.products import BF16, F16, F32, I8, I32, Array, is_float, to_tf32
-from tests.kernels.random_cases import report
 
 FORMS: list[tuple[np.dtype[Any], np.dtype[Any] | None, str | None]] = [
     (F32, None, None), (F32, None, "highest"), (F16, None, None), (BF16, F32, None), (I8, I32, None), (I32, None, None),
@@ -82,8 +78,10 @@ class Convolution:
         result = jax.eval_shape(lambda x, y: self.convolve(x, y, precision, to), *inputs)
         return np.asarray(jax.jit(plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(result.shape, result.dtype)))(*inputs))
 
-    def check(self, got: Array, inputs: list[Array]) -> None:
+    def check(self) -> None:
         dtype, _, precision = self.types
+        inputs = self.data()
+        got = self.run(inputs)
         rounded = [to_tf32(x) if dtype == F32 and precision is None else x for x in inputs]
         with x64(True):
             cpu, reference = jax.devices("cpu")[0], jax.jit(self.convolve)
@@ -100,9 +98,4 @@ class Convolution:
         assert got.shape == expected.shape and (off <= lost).all(), f"{self}: off by {off.max()} of {lost.max()}"
 
 
-def main(count: int = 50, first: int = 0) -> None:
-    report(Convolution.of, count, first)
-
-
-if __name__ == "__main__":
-    main(*(int(x) for x in sys.argv[1:]))
+CONVOLUTIONS = Grammar("convolutions", Convolution.of, Convolution.check)

@@ -1,12 +1,8 @@
-"""Random rings through which tiles go from a producer to consumers, by barriers that the kernel counts and that `plgpu` counts, in any mixture.
-
-    PYTHONPATH=jax_plugin:. python -m tests.kernels.counted FIRST COUNT
-"""
+"""Random rings through which tiles go from a producer to consumers, by barriers that the kernel counts and that `plgpu` counts, in any mixture."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import jax
@@ -17,7 +13,7 @@ import numpy as np
 
 import smalt
 from tests.corpus.case import kernel
-from tests.kernels.suite import enabled
+from tests.fuzz.grammar import Grammar
 
 ROWS, COLUMNS = 64, 32
 
@@ -33,6 +29,7 @@ MEETINGS = 9
 class Ring:
     """What a seed chooses."""
 
+    seed: int
     steps: int
     slots: int
     consumers: int
@@ -74,6 +71,7 @@ def draw(seed: int) -> Ring:
     relaxed = not copies and "plgpu" not in (full, *empty) and bool(rng.integers(2))
     waits = ("phase",) if relaxed else ("phase", "phase", "plgpu")
     return Ring(
+        seed=seed,
         steps=int(rng.integers(1, 10)),
         slots=int(rng.integers(1, 5)),
         consumers=consumers,
@@ -172,29 +170,14 @@ def build(ring: Ring) -> Any:
     return kernel(body, out, *scratch, num_threads=ring.consumers + 1, thread_name="wg")
 
 
-def check(seed: int) -> None:
-    ring = draw(seed)
-    x = np.random.default_rng(seed).integers(-100, 100, (ring.steps, ROWS, COLUMNS)).astype(np.int32)
-    with enabled():
-        got = np.asarray(jax.jit(build(ring))(x))
+def check(ring: Ring) -> None:
+    x = np.random.default_rng(ring.seed).integers(-100, 100, (ring.steps, ROWS, COLUMNS)).astype(np.int32)
+    got = np.asarray(jax.jit(build(ring))(x))
     for consumer in range(ring.consumers):
         total = np.zeros((ROWS, COLUMNS), np.int32)
         for tile in x:
             total = total * np.int32(3) + (tile[::-1] if ring.turned else tile) * np.int32(consumer + 1)
-        np.testing.assert_array_equal(got[consumer], total, err_msg=f"seed {seed}: {ring}")
+        np.testing.assert_array_equal(got[consumer], total, err_msg=str(ring))
 
 
-def main() -> None:
-    first, count = (int(a) for a in sys.argv[1:3])
-    failed = 0
-    for seed in range(first, first + count):
-        try:
-            check(seed)
-        except Exception as e:  # noqa: BLE001: told, and the next one
-            failed += 1
-            print(f"seed {seed}: {type(e).__name__}: {str(e)[:1500]}\n{draw(seed)}", flush=True)
-    print(f"{count - failed} of {count} right")
-
-
-if __name__ == "__main__":
-    main()
+COUNTED = Grammar("counted barriers", draw, check)

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import kernel, like
-from tests.kernels.loops import Loops, picker
+from tests.kernels.loops import Loops, grammar, picker
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -417,3 +417,6 @@ class Drained(Loops):
             times[:: self.slots] = 2
         tiles = np.einsum("...tsmn,s->...tmn", products, times)
         return [tiles.astype(np.float16), np.append(np.arange(1, self.tiles + 1, dtype=np.int32), np.int32(self.tiles))]
+
+
+DRAINS = grammar("rings that drain", Drained.of)

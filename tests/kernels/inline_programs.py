@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.fuzz.grammar import Grammar
+
 U32 = np.uint32
 LANES = 32
 NUM_WORDS, NUM_FLOATS, NUM_PREDICATES = 5, 3, 3
@@ -375,15 +377,33 @@ def kernel(programs: list[Program], slots: int) -> Any:
     return plgpu.kernel(body, out_type=out)
 
 
-def check(seeds: range, slots: int, carries: bool = False) -> list[str]:
-    """Runs programs in one kernel on whatever there is; says which are wrong."""
-    programs = [program(seed, carries) for seed in seeds]
-    a, b, x = inputs(seeds.start, slots)
-    words, floats = kernel(programs, slots)(a.reshape(-1), b.reshape(-1), x.reshape(-1))
-    wrong = []
-    for i, (seed, p) in enumerate(zip(seeds, programs)):
-        y, z = p.expected(a, b, x)
-        same_floats = (np.asarray(floats[i]).view(U32) == z.reshape(-1).view(U32)) | (np.isnan(np.asarray(floats[i])) & np.isnan(z.reshape(-1)))
-        if not np.array_equal(np.asarray(words[i]), y.reshape(-1)) or not same_floats.all():
-            wrong.append(f"seed {seed}:\n{p.text}")
-    return wrong
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Programs of so many seeds in one kernel."""
+
+    first: int
+    count: int
+    slots: int
+    carries: bool
+
+    def programs(self) -> list[Program]:
+        return [program(seed, self.carries) for seed in range(self.first, self.first + self.count)]
+
+    def __str__(self) -> str:
+        return "\n".join(f"seed {seed}:\n{p.text}" for seed, p in enumerate(self.programs(), self.first))
+
+    def check(self) -> None:
+        """Runs them on whatever there is; says which are wrong."""
+        programs = self.programs()
+        a, b, x = inputs(self.first, self.slots)
+        words, floats = kernel(programs, self.slots)(a.reshape(-1), b.reshape(-1), x.reshape(-1))
+        wrong = []
+        for i, p in enumerate(programs):
+            y, z = p.expected(a, b, x)
+            same_floats = (np.asarray(floats[i]).view(U32) == z.reshape(-1).view(U32)) | (np.isnan(np.asarray(floats[i])) & np.isnan(z.reshape(-1)))
+            if not np.array_equal(np.asarray(words[i]), y.reshape(-1)) or not same_floats.all():
+                wrong.append(f"seed {self.first + i}:\n{p.text}")
+        assert not wrong, "\n".join(wrong)
+
+
+INLINE_PTX = Grammar("inline PTX", lambda seed: Together(seed, 5, slots=1 + seed % 3, carries=seed % 2 == 1), Together.check, takes=5)

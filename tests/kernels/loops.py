@@ -13,6 +13,7 @@ import numpy as np
 
 import smalt
 from smalt import _native
+from tests.fuzz.grammar import Grammar
 from tests.programs.run import SCHEDULES, Schedule
 
 Array = np.ndarray[Any, Any]
@@ -48,6 +49,9 @@ class Loops(abc.ABC):
         for a, b, written in zip(results, self.reference(), self.written(), strict=True):
             np.testing.assert_array_equal(np.asarray(a)[written], b[written], err_msg=f"{self}, {where}")
 
+    def check_on_gpu(self) -> None:
+        self.check(jax.tree.leaves(jax.jit(self.function())(*self.inputs())))
+
     def check_emulated(self, schedules: Iterable[Schedule] = SCHEDULES) -> None:
         """The order in which the hardware gets to things changes nothing, and the checker of races finds nothing."""
         wanted, inputs, all_written = self.reference(), self.inputs(), self.written()
@@ -59,6 +63,11 @@ class Loops(abc.ABC):
             for a, b, c, written in zip(got, wanted, before, all_written, strict=True):
                 np.testing.assert_array_equal(a[written], b[written], err_msg=f"{self}, {schedule} {number}")
                 np.testing.assert_array_equal(a[~written], c[~written], err_msg=f"{self}: what nobody writes")
+
+
+def grammar(name: str, draw: Callable[[int], Any]) -> Grammar[Any]:
+    """Of kernels with loops."""
+    return Grammar(name, draw, Loops.check_emulated, on_gpu=Loops.check_on_gpu)
 
 
 @functools.cache

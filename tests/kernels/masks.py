@@ -12,6 +12,7 @@ import numpy as np
 from jax.experimental.pallas import triton as plt
 
 from tests.corpus.case import like
+from tests.fuzz.grammar import Grammar
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16, jnp.int8, jnp.uint16, jnp.int32, jnp.bool_)
 #: Transforms of buffers in shared memory, by bytes of an element.
@@ -121,3 +122,8 @@ def ragged(x: jax.Array, block: int) -> jax.Array:
 
     grid = (pl.cdiv(x.shape[0], block),)
     return plgpu.kernel(body, out_type=like(x.shape, x.dtype), grid=grid, grid_names=("i",))(x)  # type: ignore[no-any-return]
+
+
+#: The seed is the program.
+MASKED_BLOCKS = Grammar("masked blocks", int, run)
+MASKED_INDICES = Grammar("masked indices", int, run_indexed)

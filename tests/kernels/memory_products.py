@@ -1,13 +1,12 @@
 """Random products of operands that lie somewhere: in blocks of `pl.pallas_call`, in shared memory that threads have stored to, in device
 memory, in registers; either way round, in one piece or in steps of K, with sums carried on, or a product of a product.
 
-Against the product in f64 of what the operands are rounded to. `python -m tests.kernels.memory_products [count] [first]`.
+Against the product in f64 of what the operands are rounded to.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any
 
 import jax
@@ -18,8 +17,8 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
+from tests.fuzz.grammar import Grammar
 from tests.kernels.products import is_float, to_tf32
-from tests.kernels.random_cases import report
 
 Array = np.ndarray[Any, Any]
 
@@ -221,17 +220,13 @@ class MemoryProduct:
             parts, lost = parts.sum(0), lost.sum(0) + 8 * unit * sizes.sum(0)
         return parts, lost + 1e-30
 
-    def check(self, got: Array, inputs: list[Array]) -> None:
-        expected, lost = self.expected(inputs)
+    def check(self) -> None:
+        inputs = self.data()
+        got, (expected, lost) = self.run(inputs), self.expected(inputs)
         expected = expected.reshape(got.shape)
         lost = np.broadcast_to(lost, got.shape) if lost.size == 1 else lost.reshape(got.shape)
         off = abs(got.astype(np.float64) - expected)
         assert (off <= lost).all(), f"{self}: off by {off.max()}, {np.sum(off > lost)} of {off.size} elements"
 
 
-def main(count: int = 100, first: int = 0) -> None:
-    report(MemoryProduct.of, count, first)
-
-
-if __name__ == "__main__":
-    main(*(int(x) for x in sys.argv[1:]))
+MEMORY_PRODUCTS = Grammar("products of memory", MemoryProduct.of, MemoryProduct.check)

@@ -22,7 +22,7 @@ from jax import lax
 
 from tests.corpus.case import kernel, like
 from tests.corpus.case import load as load_whole
-from tests.kernels.loops import Loops, picker
+from tests.kernels.loops import Loops, grammar, picker
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -558,3 +558,6 @@ class Parked(Loops):
 
 def _small(np_: Any, x: Any) -> Any:
     return np_.clip(x, -3, 3)
+
+
+PARKED = grammar("parked accumulators", Parked.of)

@@ -2,15 +2,12 @@
 
 Integers are exact. Floats are compared with the product in f64 of what the operands are rounded to (tf32, where f32 is multiplied on
 tensor cores), within what sums of so many terms may lose, and half a unit of the result's type.
-
-`python -m tests.kernels.products [count] [first]` runs as many as one likes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import string
-import sys
 from typing import Any
 
 import jax
@@ -21,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import x64
-from tests.kernels.random_cases import report
+from tests.fuzz.grammar import Grammar
 
 Array = np.ndarray[Any, Any]
 
@@ -154,8 +151,11 @@ class Product:
         lost = lost + abs(exact) * float(info.eps) * 0.51 + float(info.smallest_subnormal)
         return exact, lost
 
-    def check(self, got: Array, inputs: list[Array]) -> None:
-        expected, lost = self.expected(inputs, got.dtype)
+    def check(self) -> None:
+        inputs = self.data()
+        with x64(self.x64):
+            got = self.run(inputs)
+            expected, lost = self.expected(inputs, got.dtype)
         wide = got.astype(np.float64) if is_float(got.dtype) else got
         difference = abs(wide - expected) if is_float(got.dtype) else (wide != expected)
         assert got.shape == expected.shape and (difference <= lost).all(), f"{self}: off by {difference.max()} of {np.max(lost)}"
@@ -170,9 +170,4 @@ def _data(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]
     return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
 
 
-def main(count: int = 100, first: int = 0) -> None:
-    report(Product.of, count, first, within=lambda p: x64(p.x64))
-
-
-if __name__ == "__main__":
-    main(*(int(x) for x in sys.argv[1:]))
+PRODUCTS = Grammar("products", Product.of, Product.check)

@@ -22,46 +22,27 @@ from jax import lax
 
 import smalt
 from tests.corpus.case import EXACT, Case, kernel, like, x64
-from tests.kernels.convolutions import Convolution
-from tests.kernels.memory_products import MemoryProduct
-from tests.kernels.products import Product
+from tests.fuzz.seeds import seeds
+from tests.kernels.convolutions import CONVOLUTIONS
+from tests.kernels.memory_products import MEMORY_PRODUCTS
+from tests.kernels.products import PRODUCTS
 from tests.kernels.recipes import CASES
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 
 COUNT = int(os.environ.get("SMALT_PRODUCTS", "250"))
 BATCH = 50
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, BATCH))
-@pytest.mark.shared
-def test_random_products(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        p = Product.of(seed)
-        with x64(p.x64), enabled():
-            inputs = p.data()
-            p.check(p.run(inputs), inputs)
+@seeds(PRODUCTS, COUNT, BATCH)
+def test_random_products(programs: list[Any]) -> None: ...
 
 
-@pytest.mark.parametrize("first", range(0, COUNT // 3, 20))
-@pytest.mark.shared
-def test_random_products_of_memory(first: int) -> None:
-    for seed in range(first, first + 20):
-        p = MemoryProduct.of(seed)
-        inputs = p.data()
-        with enabled():
-            got = p.run(inputs)
-        p.check(got, inputs)
+@seeds(MEMORY_PRODUCTS, COUNT // 3, 20)
+def test_random_products_of_memory(programs: list[Any]) -> None: ...
 
 
-@pytest.mark.parametrize("first", range(0, COUNT // 10, 10))
-@pytest.mark.shared
-def test_random_convolutions(first: int) -> None:
-    for seed in range(first, first + 10):
-        c = Convolution.of(seed)
-        inputs = c.data()
-        with enabled():
-            got = c.run(inputs)
-        c.check(got, inputs)
+@seeds(CONVOLUTIONS, COUNT // 10, 10)
+def test_random_convolutions(programs: list[Any]) -> None: ...
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -19,7 +19,8 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 from jax import lax
 
-from tests.corpus.case import NUMPY, kernel, like
+from tests.corpus.case import NUMPY, kernel, like, x64
+from tests.fuzz.grammar import Grammar
 from tests.kernels import semantics
 from tests.kernels.backends import Jax, Numpy
 from tests.kernels.semantics import BF16, BOOL, F16, F32, FP8, INTS, Array, is_float
@@ -130,8 +131,11 @@ class Program:
         outs = [g.as_type(g.pick(rng, recent, lambda v: v.shape == self.shape), d, self.shape) for d in self.outputs[:-1]]
         return [*outs, g.digest(recent, self.shape), g.as_type(g.pick(rng, recent, lambda v: v.shape == ()), I32, ())]
 
-    def check(self, got: Sequence[Any], inputs: Sequence[Array]) -> None:
+    def check(self) -> None:
         """Bit for bit. Any NaN equals any other: the machine's is 0x7fffffff, NumPy's and x86's are other ones."""
+        inputs = self.data()
+        with x64(self.x64):
+            got = jax.block_until_ready(jax.jit(self.run)(*inputs))
         for i, (a, b) in enumerate(zip(got, self.expected(inputs), strict=True)):
             a = np.asarray(a)
             assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{self}: output {i} is {a.dtype}{a.shape}"
@@ -379,6 +383,5 @@ class Generator:
             pool += self.ops.through_smem(x, lambda v: summed(inside(seed, [v], given, True), None))
 
 
-def batch(programs: Sequence[Program]) -> Any:
-    """All programs in one jitted function."""
-    return jax.jit(lambda inputs: [p.run(*x) for p, x in zip(programs, inputs)])
+#: Every fifth one is by warps. Scopes in scopes, of warps or warpgroups with arrays of their own, may be too large.
+SCALARS = Grammar("scalar programs", lambda seed: Program.of(seed, by_warps=seed % 5 == 0), Program.check, counts_memory=False)

@@ -22,7 +22,7 @@ from jax import lax
 
 from tests.corpus.case import kernel, like
 from tests.corpus.case import load as load_whole
-from tests.kernels.loops import Loops, picker
+from tests.kernels.loops import Loops, grammar, picker
 from tests.kernels.views import tiled
 from tests.programs.prelude import warp_map
 
@@ -452,3 +452,7 @@ class Late(Ring):
     def copies(self) -> int:
         """Out of shared memory, of a tile."""
         return 2 if self.hands == "halves" else 1
+
+
+RINGS = grammar("rings", Ring.of)
+LATE_EPILOGUES = grammar("late epilogues", Late.of)

@@ -18,7 +18,7 @@ from jax import lax
 
 from tests.corpus.case import kernel, like
 from tests.corpus.case import load as load_whole
-from tests.kernels.loops import Loops
+from tests.kernels.loops import Loops, grammar
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -236,3 +236,6 @@ def _draft(rng: np.random.Generator, accumulators: int) -> tuple[Statement, ...]
         out.append(("mix", arrays - CARRIES, arrays - CARRIES + 1 - i if i else int(rng.integers(arrays))))
         arrays += 1
     return tuple(out)
+
+
+RUNNING_PRODUCTS = grammar("running products", Running.of)

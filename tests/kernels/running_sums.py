@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import kernel, like, load
-from tests.kernels.loops import Loops
+from tests.kernels.loops import Loops, grammar
 
 Array = np.ndarray[Any, Any]
 
@@ -153,3 +153,6 @@ def shuffles_in_loops(ptx: str) -> int:
         if any(word.startswith("bra") for word in words) and labels.get(words[-1], i) < i:
             inside |= {*range(labels[words[-1]], i)}
     return sum("shfl.sync.bfly" in lines[i] for i in inside)
+
+
+RUNNING_SUMS = grammar("running sums", Sums.of)

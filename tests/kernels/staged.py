@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from tests.corpus.case import kernel, like
-from tests.kernels.loops import Loops, picker
+from tests.kernels.loops import Loops, grammar, picker
 
 Array = np.ndarray[Any, Any]
 
@@ -144,3 +144,6 @@ class Staged(Loops):
             plgpu.Barrier(num_arrivals=2),
             plgpu.Barrier(),
         )
+
+
+STAGED = grammar("staged operands", Staged.of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import gc
 import os
 import pathlib
@@ -19,45 +20,25 @@ import smalt
 from smalt import _native
 from examples.matmul import matmul
 from tests.corpus import load_all
-from tests.corpus.case import EXACT, kernel, like, x64
+from tests.corpus.case import EXACT, kernel, like
+from tests.fuzz.seeds import VERSION, seeds
 from tests.kernels import conversions, hard
-from tests.kernels.random_programs import Program, batch
+from tests.kernels.random_programs import SCALARS, Program
+from tests.machine import ON_GPU, enabled
 
 PROGRAMS = 200
 PROGRAMS_OF_WARPS = 40
 BATCH = 10
 
-ON_GPU = jax.default_backend() == "gpu"
-
-
-def enabled() -> Any:
-    return smalt.enabled(True) if ON_GPU else smalt.emulated("H100")
-
-
 # ------------------------------------------------------------------------------------------ random programs
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
-def test_random_programs_equal_numpy(first: int) -> None:
-    equal_numpy([Program.of(seed) for seed in range(first, first + BATCH)])
+@seeds(dataclasses.replace(SCALARS, draw=Program.of), PROGRAMS, BATCH)
+def test_random_programs_equal_numpy(programs: list[Program]) -> None: ...
 
 
-@pytest.mark.parametrize("first", range(PROGRAMS, PROGRAMS + PROGRAMS_OF_WARPS, BATCH))
-@pytest.mark.shared
-def test_random_programs_of_warps_equal_numpy(first: int) -> None:
-    equal_numpy([Program.of(seed, by_warps=True) for seed in range(first, first + BATCH)])
-
-
-def equal_numpy(programs: list[Program]) -> None:
-    """Bit for bit; one jitted function per setting of x64."""
-    for wide in (False, True):
-        chosen = [p for p in programs if p.x64 == wide]
-        with x64(wide), enabled():
-            inputs = [p.data() for p in chosen]
-            results = jax.block_until_ready(batch(chosen)(inputs))
-        for p, got, given in zip(chosen, results, inputs):
-            p.check(got, given)
+@seeds(dataclasses.replace(SCALARS, draw=lambda seed: Program.of(seed, by_warps=True)), PROGRAMS_OF_WARPS, BATCH, first=PROGRAMS)
+def test_random_programs_of_warps_equal_numpy(programs: list[Program]) -> None: ...
 
 
 # ------------------------------------------------------------------------------------------ a matmul with everything written down
@@ -90,8 +71,7 @@ def test_annotated_matmul_says_what_fits(m: int, n: int, k: int, wrong: str) -> 
 
 #: 10,000 conversions; in the emulator, those of one JAX version are a third of them, each version's others.
 #: SMALT_CONVERSIONS, of any machine: how many instead.
-_VERSION = {(0, 10): 0, (0, 11): 1}.get(jax.__version_info__[:2], 2)
-_CHOSEN = [seed for seed in range(conversions.KERNELS) if ON_GPU or seed % 3 == _VERSION]
+_CHOSEN = [seed for seed in range(conversions.KERNELS) if ON_GPU or seed % 3 == VERSION]
 if "SMALT_CONVERSIONS" in os.environ:
     _CHOSEN = list(range(-(-int(os.environ["SMALT_CONVERSIONS"]) // conversions.BATCH)))
 CONVERSIONS = [_CHOSEN[i : i + BATCH] for i in range(0, len(_CHOSEN), BATCH)]

@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 from tests.corpus.case import REFS_AS_ARGUMENTS, kernel, like
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 
 DTYPES = [jnp.float16, jnp.bfloat16]
 UPDATES: dict[str, tuple[Callable[..., None], Any]] = {

@@ -16,8 +16,9 @@ from smalt._versions import FALSE_PREDICATE_SUPPRESSES_ARRIVAL
 
 from tests.corpus.case import REFS_AS_ARGUMENTS, kernel
 from tests.corpus.memory import HAS_PREDICATES
+from tests.fuzz.seeds import right, seeds
 from tests.kernels import counted, litmus
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 from tests.programs.prelude import warp_map
 
 U32, I32, F32 = np.uint32, np.int32, np.float32
@@ -730,21 +731,10 @@ def test_scopes_of_words_in_a_peers_shared_memory(order: str, scope: str) -> Non
         call()
 
 
-@pytest.mark.parametrize("first", range(0, 150, 50))
-@pytest.mark.shared
-def test_litmus(first: int) -> None:
-    """The checker tells of a race exactly where the memory model has one. A GPU runs the programs that have none."""
-    ran, races = 0, 0
-    for seed in range(first, first + 50):
-        program = litmus.draw(seed)
-        if program.in_global and not REFS_AS_ARGUMENTS:
-            continue
-        ran += 1
-        if not ON_GPU:
-            races += litmus.check(seed)
-        elif not litmus.is_race(program):
-            assert not litmus.verdict(program)
-    assert ON_GPU or 0 < races < ran
+@seeds(litmus.LITMUS, 150, 50)
+def test_litmus(programs: list[litmus.Program]) -> None:
+    """The checker reports a race exactly where the memory model has one. A GPU runs the programs that have none."""
+    assert ON_GPU or 0 < sum(map(litmus.is_race, programs)) < len(programs)
 
 
 def test_a_store_behind_the_release_is_not_told_of() -> None:
@@ -1315,8 +1305,7 @@ COUNT, TOGETHER = (200, 25) if ON_GPU else (40, 10)
 @pytest.mark.shared
 def test_random_rings(first: int, schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMALT_SCHEDULE", schedule)
-    for seed in range(first, first + TOGETHER):
-        counted.check(seed)
+    right(counted.COUNTED, range(first, first + TOGETHER))
 
 
 # ------------------------------------------------------------------------------------------ matmuls

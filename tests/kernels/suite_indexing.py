@@ -14,8 +14,9 @@ from jax import lax
 
 import smalt
 from tests.corpus.case import x64
-from tests.kernels.indexing import EIGHTH, RefTrial, Trial, any_dtype, bits, numbers
-from tests.kernels.suite import ON_GPU, enabled
+from tests.fuzz.seeds import seeds
+from tests.kernels.indexing import EIGHTH, INDEXING, REFERENCES_AT_INDICES, RefTrial, Trial, any_dtype, bits, numbers
+from tests.machine import ON_GPU, enabled
 
 #: SMALT_INDEXING_N: how many random trials instead.
 TRIALS = int(os.environ.get("SMALT_INDEXING_N", 300 if ON_GPU else 50))
@@ -23,26 +24,12 @@ REFS = 2 * TRIALS
 PART = 10
 
 
-@pytest.mark.parametrize("first", range(0, TRIALS, PART))
-@pytest.mark.shared
-def test_indexing_and_order_equal_jax(first: int) -> None:
-    for seed in range(first, min(first + PART, TRIALS)):
-        trial = Trial.of(seed)
-        with x64(trial.wide), enabled():
-            try:
-                results = trial.call()
-            except ValueError as e:  # JAX's rule: an empty slice makes an empty constant
-                assert "captures non-scalar array constants" in str(e)
-                continue
-            trial.check(results)
+@seeds(INDEXING, TRIALS, PART)
+def test_indexing_and_order_equal_jax(programs: list[Trial]) -> None: ...
 
 
-@pytest.mark.parametrize("first", range(0, REFS, 3 * PART))
-@pytest.mark.shared
-def test_references_at_arrays_of_indices(first: int) -> None:
-    for seed in range(first, min(first + 3 * PART, REFS)):
-        with enabled():
-            RefTrial.of(seed).check()
+@seeds(REFERENCES_AT_INDICES, REFS, 3 * PART)
+def test_references_at_arrays_of_indices(programs: list[RefTrial]) -> None: ...
 
 
 def _run(function, *args):  # type: ignore[no-untyped-def]

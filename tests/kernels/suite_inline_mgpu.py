@@ -20,7 +20,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, llvm, memref, nvvm, scf, vector
 
 from tests.corpus.case import kernel, x64
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 from tests.kernels.suite_inline_ptx import random
 
 L = plgpu.Layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -15,8 +16,10 @@ import smalt
 from jax._src.pallas.mosaic_gpu import helpers
 
 from tests.corpus.case import kernel, x64
-from tests.kernels import inline_programs
-from tests.kernels.suite import ON_GPU, enabled
+from tests.fuzz.grammar import Grammar
+from tests.fuzz.seeds import seeds
+from tests.kernels.inline_programs import INLINE_PTX, Together
+from tests.machine import ON_GPU, enabled
 
 U32, F32 = np.uint32, np.float32
 
@@ -556,20 +559,16 @@ def test_lanes_that_leave_before_a_loop_and_in_it() -> None:
 COUNT, TOGETHER = (1000, 10) if ON_GPU else (60, 10)
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize("start", range(0, COUNT, TOGETHER))
-def test_random_programs(start: int) -> None:
-    with enabled():
-        wrong = inline_programs.check(range(start, start + TOGETHER), slots=1 + start // TOGETHER % 3)
-    assert not wrong, "\n".join(wrong)
+def together(carries: bool) -> Grammar[Together]:
+    return dataclasses.replace(INLINE_PTX, draw=lambda seed: Together(seed, TOGETHER, 1 + seed // TOGETHER % 3, carries), takes=TOGETHER)
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize("start", range(10_000, 10_000 + COUNT, TOGETHER))
-def test_random_programs_with_carries(start: int) -> None:
-    with enabled():
-        wrong = inline_programs.check(range(start, start + TOGETHER), slots=1 + start // TOGETHER % 3, carries=True)
-    assert not wrong, "\n".join(wrong)
+@seeds(together(carries=False), COUNT, TOGETHER)
+def test_random_programs(programs: list[Together]) -> None: ...
+
+
+@seeds(together(carries=True), COUNT, TOGETHER, first=10_000)
+def test_random_programs_with_carries(programs: list[Together]) -> None: ...
 
 
 # ------------------------------------------------------------------------------------------ roundings

@@ -18,7 +18,7 @@ from jax._src.lib.mlir.dialects import arith, nvvm
 from jax.experimental import pallas as pl
 
 from tests.corpus.case import kernel
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 
 L = plgpu.Layout
 SMEM, Barrier = plgpu.SMEM, plgpu.Barrier

@@ -15,8 +15,9 @@ from jax.experimental.pallas import triton as plt
 
 from smalt import _versions
 from tests.corpus.case import like
+from tests.fuzz.seeds import right
 from tests.kernels import masks
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 
 #: How many random kernels in each of the eight groups.
 COUNT = int(os.environ.get("SMALT_MASKS_N", 12 if ON_GPU else 3))
@@ -24,10 +25,8 @@ COUNT = int(os.environ.get("SMALT_MASKS_N", 12 if ON_GPU else 3))
 
 @pytest.mark.parametrize("group", range(8))
 def test_masked_blocks_equal_numpy(group: int) -> None:
-    with enabled():
-        for seed in range(group * COUNT, (group + 1) * COUNT):
-            masks.run(seed)
-            masks.run_indexed(seed)
+    for grammar in (masks.MASKED_BLOCKS, masks.MASKED_INDICES):
+        right(grammar, range(group * COUNT, (group + 1) * COUNT))
 
 
 @pytest.mark.parametrize("n", [1, 100, 128, 129, 1000])

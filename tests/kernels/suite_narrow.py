@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import arith, memref
 
 from tests.corpus.case import kernel
-from tests.kernels.suite import enabled
+from tests.machine import enabled
 
 NARROW = [jnp.int4, jnp.uint4, jnp.int2, jnp.uint2, jnp.float4_e2m1fn]
 Tile, Swizzle = plgpu.TilingTransform, plgpu.SwizzleTransform

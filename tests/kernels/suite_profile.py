@@ -20,7 +20,7 @@ import smalt
 from jax import lax
 
 from tests.corpus.case import kernel, like
-from tests.kernels.suite import enabled
+from tests.machine import enabled
 
 F32 = jnp.float32
 scope = jax.named_scope

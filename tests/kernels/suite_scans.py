@@ -18,7 +18,7 @@ import pytest
 
 from tests.corpus.case import kernel
 from tests.kernels.suite_barriers import F32, out, random
-from tests.kernels.suite import enabled
+from tests.machine import enabled
 
 STEPS = 5
 ROWS, COLUMNS = 64, 128

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.corpus.case import like
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 
 ROWS = 64
 #: Tiles of the buffer's rows.

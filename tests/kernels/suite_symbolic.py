@@ -22,7 +22,7 @@ import pytest
 import smalt
 from tests.corpus.case import kernel
 from tests.kernels.blocked import carried, copied, like, matmul, normal, numbered_within_a_rule, random_call, rows
-from tests.kernels.suite import ON_GPU
+from tests.machine import ON_GPU
 
 F32 = np.dtype(np.float32)
 

@@ -18,7 +18,7 @@ import pytest
 import smalt
 
 from tests.corpus.case import kernel
-from tests.kernels.suite import ON_GPU
+from tests.machine import ON_GPU
 
 torch: Any = pytest.importorskip("torch")
 DEVICE = "cuda" if ON_GPU else "cpu"

@@ -16,7 +16,7 @@ import pytest
 
 import smalt
 from tests.corpus.case import like
-from tests.kernels.suite import enabled
+from tests.machine import enabled
 
 ANY = pl.BlockSpec(memory_space=pl.ANY)
 X = np.random.default_rng(0).standard_normal((32, 128)).astype(np.float32)

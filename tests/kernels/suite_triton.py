@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,8 +18,9 @@ from jax import lax
 import smalt
 from smalt import _versions
 from tests.corpus.case import like, x64
-from tests.kernels.pipelined import Pipelined
-from tests.kernels.suite import ON_GPU, enabled
+from tests.fuzz.seeds import seeds
+from tests.kernels.pipelined import PIPELINED, Pipelined
+from tests.machine import ON_GPU, enabled
 
 with warnings.catch_warnings():  # JAX is about to remove it
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -785,26 +785,19 @@ def test_blocks_that_do_not_fit_into_shared_memory(rows: int, width: int) -> Non
 
 # ------------------------------------------------------------------------------------------ several warpgroups
 
-PIPELINED = 96
+LOOPS = 96
 
 
-@pytest.mark.parametrize("first", range(0, PIPELINED, 8))
-@pytest.mark.shared
-def test_random_products_of_what_a_loop_loads(first: int) -> None:
-    for seed in range(first, first + 8):
-        p = Pipelined.of(seed)
-        with enabled():
-            got = jax.jit(p.run(False))(*p.data())
-        p.check(got)
+@seeds(PIPELINED, LOOPS, 8)
+def test_random_products_of_what_a_loop_loads(programs: list[Pipelined]) -> None: ...
 
 
 def test_rings_that_leave_no_room() -> None:
     """What products in int8 take for themselves is not known before: without rings it fits."""
     p = Pipelined.of(2190)
     with enabled():
-        got = jax.jit(p.run(False))(*p.data())
+        p.check()
         (report,) = smalt.inspect(p.run(False), *p.data())
-    p.check(got)
     assert "one copies ahead" not in str(report)
 
 

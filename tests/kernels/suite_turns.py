@@ -17,8 +17,9 @@ from jax.experimental.pallas import tpu as pltpu
 
 import smalt
 from benchmarks import narrow
-from tests.kernels.suite import enabled
-from tests.kernels.turns import Turned
+from tests.fuzz.seeds import seeds
+from tests.kernels.turns import COMPUTED_WEIGHTS, TURNS, Turned
+from tests.machine import enabled
 
 with warnings.catch_warnings():  # JAX is about to remove it
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -27,30 +28,17 @@ with warnings.catch_warnings():  # JAX is about to remove it
 PRODUCTS = {p.name: p for p in narrow.products(256, 256, 512)}
 
 
-@pytest.mark.parametrize("first", range(0, 96, 8))
-@pytest.mark.shared
-def test_random_grids_that_run_in_turn(first: int) -> None:
-    for seed in range(first, first + 8):
-        t = Turned.of(seed)
-        with enabled():
-            got = jax.jit(t.run(False))(*t.data())
-        t.check(got)
+@seeds(TURNS, 96, 8)
+def test_random_grids_that_run_in_turn(programs: list[Turned]) -> None: ...
 
 
-@pytest.mark.parametrize("first", range(0, 72, 8))
-@pytest.mark.shared
-def test_random_weights_that_are_computed(first: int) -> None:
-    in_registers = 0
-    for seed in range(first, first + 8):
-        t = Turned.computed(seed)
-        f = t.run(False)
+@seeds(COMPUTED_WEIGHTS, 72, 8)
+def test_random_weights_that_are_computed(programs: list[Turned]) -> None:
+    for t in programs:
         with enabled():
-            (report,) = smalt.inspect(f, *t.data())
-            got = jax.jit(f)(*t.data())
+            (report,) = smalt.inspect(t.run(False), *t.data())
         assert report.registers is not None, (t, report.warnings)  # the emulator does not assemble
-        in_registers += "left operand of wgmma" in str(report)
-        t.check(got)
-    assert in_registers == 8
+        assert "left operand of wgmma" in str(report), t
 
 
 @pytest.mark.parametrize("form", narrow.FORMS)

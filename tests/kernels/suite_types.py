@@ -17,7 +17,7 @@ import smalt
 from smalt import _native
 from tests.corpus.case import kernel, like, x64
 from tests.kernels import semantics
-from tests.kernels.suite import enabled
+from tests.machine import enabled
 
 SMALL = ("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
 WIDE = ("float32", "float16", "bfloat16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import jax
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.corpus.case import kernel, like, x64
+from tests.fuzz.seeds import right
 from tests.kernels import views
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 
 #: SMALT_VIEWS_N: how many times as many as in the emulator's tests.
 TIMES = int(os.environ.get("SMALT_VIEWS_N", 10 if ON_GPU else 1))
@@ -21,9 +23,8 @@ TIMES = int(os.environ.get("SMALT_VIEWS_N", 10 if ON_GPU else 1))
 
 @pytest.mark.parametrize("kind", list(views.KINDS))
 def test_views_equal_numpy(kind: str) -> None:
-    for seed in range(views.KINDS[kind][1] * TIMES):
-        with enabled():
-            views.run(kind, seed)
+    of, count = views.KINDS[kind]
+    right(dataclasses.replace(views.VIEWS, draw=of.of), range(count * TIMES))
 
 
 def test_products_of_other_widths_on_one_accumulator() -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import kernel, like
-from tests.kernels.loops import Loops
+from tests.kernels.loops import Loops, grammar
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -201,3 +201,6 @@ class Tiles(Loops):
             if self.results == 2:
                 outs[1][rows, columns] = 2 * x if self.end == "twice" else x
         return outs
+
+
+TILE_LOOPS = grammar("tile loops", Tiles.of)

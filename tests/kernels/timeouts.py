@@ -20,7 +20,7 @@ import numpy as np
 import smalt
 
 from tests.corpus.case import kernel, like
-from tests.kernels.suite import ON_GPU, enabled
+from tests.machine import ON_GPU, enabled
 
 I32, F32, F16 = jnp.int32, jnp.float32, jnp.float16
 #: A wait of a block that comes takes microseconds; in the emulator an instruction counts as a nanosecond.

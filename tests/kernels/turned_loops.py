@@ -22,7 +22,7 @@ from jax import lax
 
 from tests.corpus.case import kernel, like
 from tests.corpus.case import load as load_whole
-from tests.kernels.loops import Loops, picker
+from tests.kernels.loops import Loops, grammar, picker
 from tests.kernels.views import tiled
 
 Array = np.ndarray[Any, Any]
@@ -405,3 +405,6 @@ def _mix(np_: Any, sums: Any, late: Any, row: Any) -> Any:
     x = sums[0] if len(sums) == 1 else sums[0] - sums[1]
     x = x if late is None else x - late
     return _small(np_, x if row is None else x + row)
+
+
+TURNED_LOOPS = grammar("turned loops", Turned.of)

@@ -19,6 +19,8 @@ import numpy as np
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
+from tests.fuzz.grammar import Grammar
+
 with warnings.catch_warnings():  # JAX is about to remove it
     warnings.simplefilter("ignore", DeprecationWarning)
     import jax.experimental.pallas.triton as plt
@@ -297,12 +299,16 @@ class Turned:
         scales = normal(m, 1) if self.weights == "scaled rows" else normal(self.steps, self.grid[1]) if self.weights == "square scales" else normal(steps, n)
         return [normal(m, k), weights, scales, bias]
 
-    def check(self, got: Any) -> None:
+    def check(self) -> None:
         """Largest differences beside the largest number of each result."""
-        want = self.run(True)(*self.data())
+        got, want = jax.jit(self.run(False))(*self.data()), self.run(True)(*self.data())
         exact = {jnp.float16: 6e-3, jnp.bfloat16: 4e-2, jnp.float32: 1e-4}[self.dtype]
         for a, b in zip(got, want, strict=True):
             a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
             assert np.isfinite(a).all(), self
             worst = np.abs(a - b).max() / max(np.abs(b).max(), 1)
             assert worst <= exact, (worst, self)
+
+
+TURNS = Grammar("grids that run in turn", Turned.of, Turned.check)
+COMPUTED_WEIGHTS = Grammar("weights that are computed", Turned.computed, Turned.check)

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import kernel, like, x64
+from tests.fuzz.grammar import Grammar
 
 ACC, SMEM, Barrier = plgpu.ACC, plgpu.SMEM, plgpu.Barrier
 Array = np.ndarray[Any, Any]
@@ -593,6 +594,4 @@ KINDS: dict[str, tuple[Any, int]] = {
 }
 
 
-def run(kind: str, seed: int) -> None:
-    """Raises AssertionError where a kernel is wrong; the caller enables smalt."""
-    KINDS[kind][0].of(seed).check()
+VIEWS = Grammar("views", lambda seed: list(KINDS.values())[seed % len(KINDS)][0].of(seed), lambda program: program.check())

@@ -1,15 +1,12 @@
 """Random conversations against NumPy: phases of transfers between all devices, each phase ended by a barrier.
 
-`python -m tests.multi_gpu --only random` runs the first 40; `python -m tests.multi_gpu.random_programs --devices 4 --seeds 100:300` more.
+`python -m tests.multi_gpu --only random` runs the first 40; `python -m tests.fuzz --generator 'several devices'` others, on 2 to 4 devices.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax.experimental.pallas as pl
@@ -17,8 +14,9 @@ import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 from jax import lax
 
+from tests.fuzz.grammar import Grammar
 from tests.multi_gpu.suite import (
-    REGULAR, SMEM, Barrier, P, Program, Subject, data, i32, kernel, like, line, me, over, subject, tiled,
+    REGULAR, SMEM, Barrier, P, Program, data, i32, kernel, like, line, me, over, subject, tiled,
 )  # fmt: skip
 
 #: Every transfer moves tiles of this shape.
@@ -285,52 +283,20 @@ def random_program(n: int, seed: int) -> Program:
     return program(generate(seed, n))
 
 
-def names(devices: int, only: Sequence[str]) -> list[str]:
-    """The programs of these ranges of seeds, on any number of devices."""
-    del devices
-    ranges = (range(*map(int, piece.split(":"))) for piece in only or ["0:100"])
-    return [f"random_program[{seed}]" for seeds in ranges for seed in seeds]
+def check(c: Conversation) -> None:
+    p = program(c)
+    fault = p.fault(p.run())
+    assert not fault, fault
 
 
-def main() -> int:
-    from tests.multi_gpu.supervise import LIMIT, supervise
-    from tests.multi_gpu.work import one
-
-    parser = argparse.ArgumentParser(prog="python -m tests.multi_gpu.random_programs", description=__doc__)
-    parser.add_argument("--devices", type=int, default=4)
-    parser.add_argument("--only", action="append", default=[], metavar="FIRST:LAST", help="seeds")
-    parser.add_argument("--seeds", dest="only", action="append", metavar="FIRST:LAST")
-    parser.add_argument("--show", type=int, metavar="SEED", help="print a program")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.show is not None:
-        c = generate(args.show, args.devices)
-        print(f"{c.blocks} blocks of {c.threads} warpgroups, {c.times} times, barrier {c.barrier}, table {c.table.tolist()}")
-        print(f"buffers of {', '.join(c.dtypes)}")
-        for phase in c.phases:
-            print("\n".join(f"  {s}" for s in phase), "\n  barrier")
-        return 0
-    if args.list:
-        print("\n".join(names(args.devices, args.only)))
-        return 0
-    if args.work:
-        for name in sys.stdin.read().split("\n"):
-            seed = int(name[name.index("[") + 1 : -1])
-            print(json.dumps(one(Subject(name, lambda n, seed=seed: random_program(n, seed), lambda n: True), args.devices)), flush=True)
-        return 0
-
-    def tell(text: str) -> None:
-        if not text.startswith("right"):
-            print(text, flush=True)
-
-    results = supervise("tests.multi_gpu.random_programs", args.devices, args.only, LIMIT, tell=tell)
-    return 0 if {r["status"] for r in results} <= {"right"} else 1
+def shown(c: Conversation) -> str:
+    lines = [f"{c.devices} devices, {c.blocks} blocks of {c.threads} warpgroups, {c.times} times, barrier {c.barrier}, table {c.table.tolist()}"]
+    lines.append(f"buffers of {', '.join(c.dtypes)}")
+    for phase in c.phases:
+        lines += [*(f"  {s}" for s in phase), "  barrier"]
+    return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    from tests.multi_gpu import random_programs  # This module under the name by which the suite knows it.
-
-    sys.exit(random_programs.main())
+SEVERAL_DEVICES = Grammar("several devices", lambda seed: generate(seed, 2 + seed % 3), check, show=shown)
 
 subject(*range(40))(random_program)

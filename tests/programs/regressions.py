@@ -1,4 +1,4 @@
-"""Programs by name: what once went wrong, as small as it gets, with variations. Those that still do are in `failing.py`."""
+"""Programs by name: what once went wrong, as small as it gets, with variations."""
 
 from __future__ import annotations
 

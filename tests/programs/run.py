@@ -1,4 +1,4 @@
-"""Runs programs, in the emulator or on a GPU, and says how they fail."""
+"""Runs programs, in the emulator or on a GPU, and says how they fail; the grammars of these programs."""
 
 from __future__ import annotations
 
@@ -13,34 +13,18 @@ import numpy as np
 import smalt
 from smalt import _errors, _native
 from tests.corpus.case import REFS_AS_ARGUMENTS
-from tests.programs.emit import function
+from tests.fuzz.grammar import Grammar, Outcome, of_error
+from tests.machine import ON_GPU
+from tests.programs.emit import function, source
+from tests.programs.generate import find_fault, generate
 from tests.programs.interpret import interpret
+from tests.programs.regressions import REGRESSIONS
+from tests.programs.smaller import SMALLER
 from tests.programs.tree import DTYPES, Array, Program
 
 #: (schedule, seed) of the emulator.
 Schedule = tuple[str, int]
 SCHEDULES: tuple[Schedule, ...] = (("latest", 0), ("earliest", 0), ("seeded", 1), ("seeded", 2))
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """What is wrong with what smalt made of a program.
-
-    Attributes:
-        kind: "wrong number", "deadlock", "race" (diagnosed by the emulator), "refused" (what smalt says it lacks), "passed over" (what this JAX lacks),
-            "rejected" (called the author's mistake), "internal error", "not traced" (JAX's front end refuses).
-        where: The schedule; None: compiling fails.
-        text: The diagnosis, or the first wrong elements.
-    """
-
-    kind: str
-    where: Schedule | None
-    text: str
-
-    @property
-    def signature(self) -> str:
-        """What a smaller program must share to fail alike: the kind, and the first words of the diagnosis."""
-        return self.kind if self.kind in ("wrong number", "deadlock") else f"{self.kind}: {' '.join(self.text.split('(')[0].split()[:8])}"
 
 
 def described(program: Program) -> tuple[bytes, bytes]:
@@ -92,50 +76,60 @@ def compare(program: Program, got: list[Array]) -> str | None:
     return None
 
 
-def prepare(program: Program) -> Failure | None:
-    """Compiles; what of that fails."""
+def lacking(program: Program) -> Outcome | None:
+    """Where this JAX has no such programs."""
     if program.of("mut") and not REFS_AS_ARGUMENTS:
-        return Failure("passed over", None, "JAX 0.10 takes no mutable refs as arguments of kernels")
-    try:
-        compiled(program)
-    except _errors.Error as error:
-        kind = {_errors.Unsupported: "refused", _errors.InvalidKernel: "rejected", _errors.Internal: "internal error"}
-        return Failure(kind.get(type(error), "rejected"), None, str(error))
-    except Exception as error:  # noqa: BLE001: JAX's front end raises whatever it likes
-        return Failure("not traced", None, f"{type(error).__name__}: {error}")
+        return Outcome("no program", "JAX 0.10 takes no mutable refs as arguments of kernels")
     return None
 
 
-def check(program: Program, schedules: Iterable[Schedule] = SCHEDULES) -> Failure | None:
+def check(program: Program, schedules: Iterable[Schedule] = SCHEDULES) -> Outcome | None:
     """The first failure in the emulator."""
-    if failure := prepare(program):
-        return failure
+    if lacks := lacking(program):
+        return lacks
     artifact = compiled(program)
     for schedule, seed in schedules:
         try:
             got = results(program, artifact, lambda buffers: artifact.emulate(buffers, schedule, seed))
         except _errors.Error as error:
-            return Failure(kind_of(str(error)), (schedule, seed), str(error))
+            return dataclasses.replace(of_error(error), where=(schedule, seed))
         if wrong := compare(program, got):
-            return Failure("wrong number", (schedule, seed), wrong)
+            return Outcome("wrong", wrong, (schedule, seed))
     return None
 
 
-def check_on_gpu(program: Program, device: int = 0, times: int = 3) -> Failure | None:
+def check_again(program: Program, like: Outcome) -> Outcome | None:
+    """A smaller program, which is to be valid and to fail alike, under the same schedule."""
+    if find_fault(program) is not None:
+        return Outcome("no program")
+    return check(program, (like.where,) if like.where else SCHEDULES)
+
+
+def check_on_gpu(program: Program, device: int = 0, times: int = 3) -> Outcome | None:
     """The first failure on a GPU."""
-    if failure := prepare(program):
-        return failure
+    if lacks := lacking(program):
+        return lacks
     artifact = compiled(program)
     for _ in range(times):
         got = results(program, artifact, lambda buffers: artifact.run(buffers, device))
         if wrong := compare(program, got):
-            return Failure("wrong number", None, wrong)
+            return Outcome("wrong", wrong)
     return None
 
 
-def kind_of(text: str) -> str:
-    if "deadlock" in text:
-        return "deadlock"
-    if "internal error" in text:
-        return "internal error"
-    return "race"
+def check_named(program: Program) -> Outcome | None:
+    return check_on_gpu(program) if ON_GPU else check(program, (*SCHEDULES, ("seeded", 3), ("seeded", 4)))
+
+
+MEMORY = Grammar(
+    "memory programs",
+    generate,
+    check,
+    on_gpu=check_on_gpu,
+    smaller=SMALLER,
+    again=check_again,
+    show=lambda program: source(program).split("\n\n\n", 1)[1],
+    named={name: functools.partial(check_named, program) for name, program in REGRESSIONS.items()},
+)
+MEMORY_OF_WARPS = dataclasses.replace(MEMORY, name="memory programs of warps", draw=lambda seed: generate(seed, "warp_arrays"), named={})
+MEMORY_OF_RINGS = dataclasses.replace(MEMORY, name="memory programs of rings", draw=lambda seed: generate(seed, "rings"), named={})

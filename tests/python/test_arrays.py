@@ -7,40 +7,37 @@ import pathlib
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 
-from tests.arrays.apart import by_warps, handed
 from tests.arrays.generate import generate
-from tests.arrays.run import arrays, check, compare, reference
-from tests.arrays.suite import *  # noqa: F403
-from tests.arrays.suite import judge
+from tests.arrays.program import Program
+from tests.arrays.run import ARRAYS, ARRAYS_OF_WARPGROUPS, ARRAYS_OF_WARPS, arrays, compare, reference
+from tests.fuzz.seeds import VERSION, named, right, seeds
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
 #: Each JAX version has others.
 COUNT = 40
-FIRST = {(0, 10): 10_000, (0, 11): 20_000}.get(jax.__version_info__[:2], 30_000)
+FIRST = 10_000 * (1 + VERSION)
+
+test_regression = named(ARRAYS)
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, 20))
-def test_random_programs(first: int) -> None:
-    judge([check(generate(seed)) for seed in range(first, first + 20)])
+@seeds(ARRAYS, COUNT, 20, first=FIRST, shared=False, may_refuse=True)
+def test_random_programs(programs: list[Program]) -> None: ...
 
 
 def test_programs_that_hand_on_results() -> None:
     """By 2 and 3 warpgroups, through shared memory and barriers."""
-    made = [p for p in map(handed, map(generate, range(FIRST + 1000, FIRST + 1016))) if p is not None]
+    made = right(ARRAYS_OF_WARPGROUPS, range(FIRST + 1000, FIRST + 1016), may_refuse=True)
     assert len(made) >= 4 and {p.form.warpgroups for p in made} == {2, 3}
-    judge([check(p) for p in made])
 
 
 def test_programs_of_warps() -> None:
     """By each warp of warp regions, of one warpgroup and of several."""
-    made = [p for p in map(by_warps, map(generate, range(FIRST + 2000, FIRST + 2040))) if p is not None]
+    made = right(ARRAYS_OF_WARPS, range(FIRST + 2000, FIRST + 2040), may_refuse=True)
     assert len(made) >= 12 and any(p.form.warpgroups > 1 for p in made)
-    judge([check(p) for p in made])
 
 
 def test_programs_are_what_their_seed_says() -> None:

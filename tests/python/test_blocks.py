@@ -15,11 +15,11 @@ import pytest
 
 import smalt
 from smalt._blocks import blocks, pallas_call
-from tests.blocks import spelled
-from tests.blocks.bounded import Bounded
-from tests.blocks.long import Long
-from tests.blocks.named import CALLS
-from tests.blocks.run import KINDS, check_named, run
+from tests.blocks.bounded import BOUNDED
+from tests.blocks.long import LONG_ROWS
+from tests.blocks.run import DEPENDENT, PALLAS_CALLS
+from tests.blocks.spelled import SPELLED
+from tests.fuzz.seeds import named, right, seeds
 
 pytestmark = pytest.mark.shared
 
@@ -33,44 +33,31 @@ def enabled():
         yield
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_named(name: str) -> None:
-    check_named(name)
+test_named = named(PALLAS_CALLS)
 
 
-@pytest.mark.parametrize("first", range(0, COUNT, 10))
-def test_random(first: int) -> None:
-    for seed in range(first, first + 10):
-        result = run(seed)
-        assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"
+@seeds(PALLAS_CALLS, COUNT, 10)
+def test_random(programs: list[Any]) -> None: ...
 
 
-@pytest.mark.parametrize("first", range(0, COUNT // 10, 5))
-@pytest.mark.parametrize("kind", spelled.KINDS)
-def test_spelled_as_for_a_tpu_or_triton(kind: str, first: int) -> None:
+@seeds(SPELLED, COUNT // 10, 5)
+def test_spelled_as_for_a_tpu_or_triton(programs: list[Any]) -> None:
     """Values, and derivatives forwards and backwards."""
-    for seed in range(first, first + 5):
-        spelled.Program(seed, kind).check()
 
 
 @pytest.mark.parametrize("kind, seed", [*(("blocks", 5000 + n) for n in range(12)), *(("dependent", n) for n in (7028, 7035, 7048, 7090, 7195))])
 def test_blocks_for_which_there_is_no_room(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that may be addressed where it is, is: of blocks that reach outside what is inside. Branches that no step takes are compiled, too."""
     monkeypatch.setattr(blocks, "BUDGET", 0)
-    result = KINDS[kind](seed)
-    assert result.kind == "right", result.text
+    right({"blocks": PALLAS_CALLS, "dependent": DEPENDENT}[kind], [seed])
 
 
-@pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
-def test_bounded_slices(first: int) -> None:
-    for seed in range(first, first + 5):
-        Bounded(seed).check()
+@seeds(BOUNDED, COUNT // 2, 5)
+def test_bounded_slices(programs: list[Any]) -> None: ...
 
 
-@pytest.mark.parametrize("first", range(0, COUNT // 2, 5))
-def test_long_rows(first: int) -> None:
-    for seed in range(first, first + 5):
-        Long(seed).check()
+@seeds(LONG_ROWS, COUNT // 2, 5)
+def test_long_rows(programs: list[Any]) -> None: ...
 
 
 def test_long_rows_within_longer_ones_are_copied_by_the_copy_engine() -> None:

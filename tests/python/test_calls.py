@@ -20,7 +20,8 @@ import pytest
 import smalt
 from smalt._blocks import blocks as _blocks, finer_rows, flow, pallas_call
 from smalt._lowering import lower
-from tests.blocks.run import run_dependent
+from tests.blocks.run import DEPENDENT
+from tests.fuzz.seeds import seeds
 
 COUNT = int(os.environ.get("SMALT_TEST_BLOCKS", "50"))
 HERE = os.path.basename(__file__)
@@ -60,12 +61,8 @@ def line_of(mark: str) -> str:
         return f"{HERE}:{next(i for i, line in enumerate(file, 1) if line.rstrip().endswith('# ' + mark))}"
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize("first", range(0, COUNT, 10))
-def test_steps_that_depend_on_each_other(first: int) -> None:
-    for seed in range(first, first + 10):
-        result = run_dependent(seed)
-        assert result.kind == "right", f"{seed}: {result.kind}: {result.text}"
+@seeds(DEPENDENT, COUNT, 10)
+def test_steps_that_depend_on_each_other(programs: list[Any]) -> None: ...
 
 
 # ------------------------------------------------------------------------------------------ indices

@@ -14,7 +14,8 @@ import pytest
 from jax.experimental.pallas import triton as plt
 import smalt
 
-from tests.blocks import bodies
+from tests.blocks.bodies import BODIES_FORWARDS
+from tests.fuzz.seeds import seeds
 
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 TURNED = pl.BlockSpec((8, 128), lambda i: (1 - i, 0))
@@ -382,10 +383,8 @@ def test_lines_and_names_of_derivatives() -> None:
     assert e.value.where is not None and e.value.where.startswith(f"{__file__}:")
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_random_bodies(seed: int) -> None:
-    with smalt.emulated():
-        bodies.Program(seed).check()
+@seeds(BODIES_FORWARDS, 12, 1, shared=False)
+def test_random_bodies(programs: list[Any]) -> None: ...
 
 
 # ------------------------------------------------------------------------------------------ plgpu.kernel

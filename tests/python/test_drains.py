@@ -6,7 +6,8 @@ import pytest
 
 import smalt
 from benchmarks.written_out import FORMS, matmul
-from tests.kernels.drains import Drained
+from tests.fuzz.seeds import seeds
+from tests.kernels.drains import DRAINS, Drained
 from tests.kernels.loops import changed_by
 
 pytestmark = pytest.mark.xdist_group("drains")
@@ -15,11 +16,8 @@ PROGRAMS = 60
 BATCH = 20
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
-def test_drains_equal_numpy(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        Drained.of(seed).check_emulated()
+@seeds(DRAINS, PROGRAMS, BATCH)
+def test_drains_equal_numpy(programs: list[Drained]) -> None: ...
 
 
 @pytest.mark.parametrize(

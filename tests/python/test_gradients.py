@@ -15,7 +15,8 @@ import pytest
 from jax.experimental.pallas import triton as plt
 
 import smalt
-from tests.blocks import bodies
+from tests.blocks.bodies import BODIES_BACKWARDS
+from tests.fuzz.seeds import seeds
 
 F32 = jnp.float32
 
@@ -78,9 +79,8 @@ def test_with_respect_to_some_operands(wanted: tuple[int, ...]) -> None:
     check(call(mixed, in_specs=[rows(), rows()]), same_mixed, [normal(32, 128), normal(32, 128, seed=1)], wanted)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_random_bodies(seed: int) -> None:
-    bodies.Program(seed, static=True).check(backwards=True)
+@seeds(BODIES_BACKWARDS, 10, 1, shared=False)
+def test_random_bodies(programs: list[Any]) -> None: ...
 
 
 def norm(x_ref: Any, g_ref: Any, b_ref: Any, o_ref: Any) -> None:

@@ -14,8 +14,9 @@ from jax import lax
 import smalt
 from smalt import _native
 from tests.corpus.case import kernel, like
+from tests.fuzz.seeds import seeds
 from tests.kernels.loops import compiled
-from tests.kernels.parked import Parked
+from tests.kernels.parked import PARKED, Parked
 from tests.kernels.views import tiled
 from tests.python.fresh import run_script
 
@@ -39,11 +40,8 @@ def places(seed: int) -> set[str]:
     return {name for name, known in (("shared", shared), ("local", local)) if known}
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
-def test_parked_accumulators_equal_numpy(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        Parked.of(seed).check_emulated()
+@seeds(PARKED, PROGRAMS, BATCH)
+def test_parked_accumulators_equal_numpy(programs: list[Parked]) -> None: ...
 
 
 @pytest.mark.shared

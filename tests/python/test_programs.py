@@ -10,14 +10,16 @@ import sys
 
 import pytest
 
-from tests.programs import failing, shrink
+from tests.fuzz.grammar import Outcome
+from tests.fuzz.seeds import named, seeds
+from tests.fuzz.shrink import shrink
 from tests.programs import generate as generator
 from tests.programs.emit import source
 from tests.programs.generate import KINDS, PROGRAMS, find_fault
 from tests.programs.interpret import Invalid, interpret
 from tests.programs.missing import omissions
 from tests.programs.regressions import BULK_LOADS, BULK_STORES, REGRESSIONS
-from tests.programs.run import SCHEDULES, Failure, check, compare, prepare
+from tests.programs.run import MEMORY, MEMORY_OF_RINGS, MEMORY_OF_WARPS, compare
 from tests.programs.tree import Buffer, Commit, CopyOut, Program, Stmt, Wait, WaitOut, parts, replaced, statements
 
 pytestmark = pytest.mark.shared
@@ -25,63 +27,37 @@ pytestmark = pytest.mark.shared
 BATCH = 10
 generate = functools.cache(generator.generate)
 
-
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-def test_random_programs(first: int) -> None:
-    """Right under every schedule, none refused; a known defect fails in the known way, so that its mending shows."""
-    wrong = []
-    for seed in range(first, first + BATCH):
-        failure = check(generate(seed))
-        kind = failure.kind if failure else None
-        if kind == "passed over":
-            continue
-        if kind != failing.SEEDS.get(seed):
-            wrong.append(f"{seed}: expected {failing.SEEDS.get(seed, 'right')}, got {failure or 'right'}")
-    assert not wrong, "\n".join(wrong) + "\n`python -m tests.programs --seed SEED --count 1` makes it small"
+test_regression = named(MEMORY)
 
 
-@pytest.mark.parametrize("first", range(0, 40, BATCH))
-def test_programs_of_warps_with_arrays(first: int) -> None:
+@seeds(MEMORY, PROGRAMS, BATCH)
+def test_random_programs(programs: list[Program]) -> None:
+    """Right under every schedule, none refused."""
+
+
+@seeds(MEMORY_OF_WARPS, 40, BATCH)
+def test_programs_of_warps_with_arrays(programs: list[Program]) -> None:
     """Under every schedule: loads and stores of arrays, scopes, copies and their waits in warp regions."""
-    failures = [check(generate(seed, "warp_arrays")) for seed in range(first, first + BATCH)]
-    wrong = [str(f) for f in failures if f is not None and f.kind != "passed over"]
-    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("first", range(0, 80, BATCH))
-def test_rings(first: int) -> None:
+@seeds(MEMORY_OF_RINGS, 80, BATCH, may_refuse=True)
+def test_rings(programs: list[Program]) -> None:
     """Slots that bulk loads fill, and waits that come late."""
-    failures = [check(generate(seed, "rings")) for seed in range(first, first + BATCH)]
-    wrong = [str(f) for f in failures if f is not None and f.kind != "refused"]
-    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", REGRESSIONS)
-def test_regression(name: str) -> None:
-    program = REGRESSIONS[name]
-    assert find_fault(program) is None
-    failure = check(program, (*SCHEDULES, ("seeded", 3), ("seeded", 4)))
-    if name in failing.NAMED:
-        assert failure is not None, "mended: it goes from tests/programs/failing.py"
-        assert failure.kind == failing.NAMED[name], failure.text
-    else:
-        assert failure is None, f"{failure}\n{source(program)}"
+def test_programs_by_name_are_valid() -> None:
+    assert not {name for name, program in REGRESSIONS.items() if find_fault(program) is not None}
 
 
 def test_a_barrier_that_is_left_out_is_missed() -> None:
     """`verify_order` says so of nearly every one; the emulator where a run comes by with indices that meet."""
-    left_out = [o for seed in range(0, 20) if not prepare(generate(seed)) for o in omissions(generate(seed))]
+    left_out = [o for seed in range(0, 20) if MEMORY.outcome(generate(seed)).kind == "right" for o in omissions(generate(seed))]
     ordered = [o for o in left_out if o.ordered]
     reached = [o for o in left_out if o.reached]
     found = [o for o in reached if o.ran is not None]
     assert len(left_out) > 30
     assert len(ordered) >= 0.99 * len(left_out), f"{len(ordered)} of {len(left_out)}"
     assert len(found) >= 0.8 * len(reached), f"{len(found)} of {len(reached)}"
-
-
-def test_what_is_known_to_fail_is_there() -> None:
-    assert set(failing.NAMED) <= set(REGRESSIONS)
-    assert set(failing.SEEDS) <= set(range(PROGRAMS))
 
 
 # ------------------------------------------------------------------------------------------ the generator
@@ -138,19 +114,21 @@ def test_wrong_numbers_show() -> None:
     assert "o: 1 of 128 are wrong, the first at (17,)" in str(compare(program, outs))
 
 
-def test_failures_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_shrink() -> None:
     """To the few statements that a failure needs, all of them valid."""
 
-    def fails_with_a_bulk_store(program: Program, schedules: object = None) -> Failure | None:
-        del schedules
+    def fails_with_a_bulk_store(program: Program) -> Outcome | None:
         taken = interpret(program).covered
         there = any(isinstance(s, CopyOut) and path in taken for path, s in statements(program.body))
-        return Failure("wrong number", ("latest", 0), "") if there else None
+        return Outcome("wrong") if there else None
 
-    monkeypatch.setattr(shrink, "check", fails_with_a_bulk_store)
+    def valid(program: Program, like: Outcome) -> Outcome | None:
+        return Outcome("no program") if find_fault(program) is not None else fails_with_a_bulk_store(program)
+
+    grammar = dataclasses.replace(MEMORY, check=fails_with_a_bulk_store, again=valid)
     program = next(p for p in map(generate, range(1, 100)) if fails_with_a_bulk_store(p) and sum(1 for _ in statements(p.body)) > 20)
-    small, failure = shrink.shrink(program, Failure("wrong number", ("latest", 0), ""), SCHEDULES)
-    assert failure.kind == "wrong number"
+    small, failure = shrink(grammar, program, Outcome("wrong"))
+    assert failure.kind == "wrong"
     assert find_fault(small) is None
     # What it stores, with a commit or a wait in between, the bulk store, the wait behind it.
     assert sum(1 for _ in statements(small.body)) == 4, source(small)

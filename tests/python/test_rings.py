@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from tests.fuzz.seeds import seeds
 from tests.kernels.loops import changed_by, compiled
-from tests.kernels.rings import ARRIVALS, Late, Ring
+from tests.kernels.rings import ARRIVALS, LATE_EPILOGUES, RINGS, Late, Ring
 
 pytestmark = pytest.mark.xdist_group("rings")
 
@@ -13,12 +14,8 @@ PROGRAMS = 60
 BATCH = 20
 
 
-@pytest.mark.parametrize("kind", [Ring, Late])
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
-def test_rings_equal_numpy(first: int, kind: type[Ring]) -> None:
-    for seed in range(first, first + BATCH):
-        kind.of(seed).check_emulated()
+@seeds({"Ring": RINGS, "Late": LATE_EPILOGUES}, PROGRAMS, BATCH)
+def test_rings_equal_numpy(programs: list[Ring]) -> None: ...
 
 
 @pytest.mark.shared

@@ -12,9 +12,9 @@ from jax import lax
 
 import smalt
 from tests.corpus.case import kernel, like, load
+from tests.fuzz.seeds import seeds
 from tests.kernels.loops import compiled
-from tests.kernels.running_sums import STEPS, Sums, Update, shuffles_in_loops
-from tests.programs.run import SCHEDULES
+from tests.kernels.running_sums import RUNNING_SUMS, STEPS, Sums, Update, shuffles_in_loops
 
 pytestmark = pytest.mark.shared
 
@@ -26,14 +26,9 @@ def ptx_of(program: Sums) -> str:
     return compiled(program).ptx
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-def test_sums_equal_numpy(first: int) -> None:
-    left = 0
-    for seed in range(first, first + BATCH):
-        program = Sums.of(seed)
-        program.check_emulated(SCHEDULES[:1])
-        exact = dataclasses.replace(program, fused=False)
-        left += shuffles_in_loops(ptx_of(exact)) > shuffles_in_loops(ptx_of(program))
+@seeds(RUNNING_SUMS, PROGRAMS, BATCH)
+def test_sums_equal_numpy(programs: list[Sums]) -> None:
+    left = sum(shuffles_in_loops(ptx_of(dataclasses.replace(p, fused=False))) > shuffles_in_loops(ptx_of(p)) for p in programs)
     assert left >= BATCH // 6, "hardly any sum leaves its loop"
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.fuzz.seeds import seeds
 from tests.kernels.loops import compiled
-from tests.kernels.staged import Staged
+from tests.kernels.staged import STAGED, Staged
 
 pytestmark = pytest.mark.xdist_group("staged")
 
@@ -11,11 +12,8 @@ PROGRAMS = 60
 BATCH = 10
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
-def test_products_of_converted_operands_equal_numpy(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        Staged.of(seed).check_emulated()
+@seeds(STAGED, PROGRAMS, BATCH)
+def test_products_of_converted_operands_equal_numpy(programs: list[Staged]) -> None: ...
 
 
 @pytest.mark.shared

@@ -3,7 +3,8 @@
 import pytest
 
 from smalt import _native
-from tests.kernels.tile_loops import Tiles
+from tests.fuzz.seeds import seeds
+from tests.kernels.tile_loops import TILE_LOOPS, Tiles
 
 pytestmark = pytest.mark.xdist_group("tile_loops")
 
@@ -11,11 +12,8 @@ PROGRAMS = 80
 BATCH = 10
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
-def test_tiles_equal_numpy(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        Tiles.of(seed).check_emulated()
+@seeds(TILE_LOOPS, PROGRAMS, BATCH)
+def test_tiles_equal_numpy(programs: list[Tiles]) -> None: ...
 
 
 @pytest.mark.shared

@@ -10,7 +10,7 @@ import pytest
 import smalt
 
 from tests.kernels import timeouts
-from tests.kernels.suite import enabled
+from tests.machine import enabled
 
 FREE = smalt.CompilerParams(fp_contract=False)
 LEAVES = ("smalt_leaves", "smalt_ends", "trap", "globaltimer")

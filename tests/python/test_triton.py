@@ -3,7 +3,7 @@
 import pytest
 from smalt._primitives import ordered
 
-from tests.kernels.suite import enabled
+from tests.machine import enabled
 from tests.kernels.suite_triton import *  # noqa: F403
 from tests.kernels.suite_triton import ONES, Update
 

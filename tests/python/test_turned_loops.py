@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from tests.fuzz.seeds import seeds
 from tests.kernels.loops import compiled
-from tests.kernels.turned_loops import Turned
+from tests.kernels.turned_loops import TURNED_LOOPS, Turned
 
 pytestmark = pytest.mark.xdist_group("turned")
 
@@ -24,11 +25,8 @@ def is_turned(seed: int) -> bool:
     return count == 2 * once
 
 
-@pytest.mark.parametrize("first", range(0, PROGRAMS, BATCH))
-@pytest.mark.shared
-def test_turned_loops_equal_numpy(first: int) -> None:
-    for seed in range(first, first + BATCH):
-        Turned.of(seed).check_emulated()
+@seeds(TURNED_LOOPS, PROGRAMS, BATCH)
+def test_turned_loops_equal_numpy(programs: list[Turned]) -> None: ...
 
 
 @pytest.mark.shared

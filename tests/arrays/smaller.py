@@ -1,85 +1,13 @@
-"""Makes a failing program small: fewer outputs, steps replaced by inputs or constants, loops and branches opened."""
+"""Smaller programs: fewer outputs, steps replaced by inputs or constants, loops and branches opened."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
-import signal
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from tests.arrays.builder import is_float
 from tests.arrays.generate import trimmed
 from tests.arrays.program import STORES, Block, Form, Program, Ref, Step, Val, walk
-from tests.arrays.run import Result, check
-
-
-def signature(r: Result) -> str:
-    """What a smaller program must share to fail alike: the kind, and the first words of what is said."""
-    if r.kind in ("wrong", "hangs"):
-        return r.kind
-    said = re.sub(r"[%\d\[\]x]+", "", r.text.split("(")[0])
-    return f"{r.kind}: {' '.join(said.split()[:8])}"
-
-
-def shrink(program: Program, failure: Result, budget: int = 250, limit: int = 60) -> tuple[Program, Result]:
-    """The smallest program found that fails alike, and its failure."""
-    wanted = signature(failure)
-    judged = failure.kind == "wrong"
-
-    def fails(p: Program) -> Result | None:
-        try:
-            r = _limited(lambda: check(p, judged), limit)
-        except Exception:  # noqa: BLE001: not a program
-            return None
-        if r is None:
-            r = Result(p.seed, "hangs")
-        return r if signature(r) == wanted else None
-
-    progress = True
-    while progress and budget > 0:
-        progress = False
-        for make in (fewer_outputs, cut, without_stores, opened, plainer):
-            tried, left = 0, True
-            while left and budget > 0:
-                left = False
-                for number, candidate in enumerate(make(program)):
-                    if number < tried:
-                        continue
-                    tried = number + 1
-                    if candidate == program:
-                        continue
-                    budget -= 1
-                    if budget <= 0:
-                        break
-                    if (found := fails(candidate)) is not None:
-                        program, failure = candidate, found
-                        tried, left, progress = number, True, True
-                        break
-    return program, failure
-
-
-def _limited(f: Callable[[], Any], seconds: int) -> Any:
-    """None if it takes longer (what never returns to Python, the main process's limits end)."""
-
-    def late(*_: Any) -> None:
-        raise TimeoutError
-
-    if os.name != "posix":
-        return f()
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(seconds)
-    try:
-        return f()
-    except TimeoutError:
-        return None
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-# ------------------------------------------------------------------------------------------ smaller programs
 
 
 def fewer_outputs(p: Program) -> Iterator[Program]:
@@ -224,3 +152,6 @@ def plainer(p: Program) -> Iterator[Program]:
             yield p.but(inputs=(*p.inputs[:k], dataclasses.replace(r, short=(0,) * len(r.short)), *p.inputs[k + 1 :]))
         if r.domain != "whole 1" and r.dtype != "bool" and not r.domain.startswith("table"):
             yield p.but(inputs=(*p.inputs[:k], dataclasses.replace(r, domain="whole 1"), *p.inputs[k + 1 :]))
+
+
+SMALLER = (fewer_outputs, cut, without_stores, opened, plainer)

@@ -1,4 +1,4 @@
-"""Makes a failing program small: it stays valid, and fails in the same way."""
+"""Smaller programs, valid or not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-
-from tests.programs.generate import find_fault
-from tests.programs.run import Failure, Schedule, check
 from tests.programs.tree import (
     Arrive,
     Bin,
@@ -42,42 +39,6 @@ from tests.programs.tree import (
     replaced,
     statements,
 )
-
-
-def shrink(program: Program, failure: Failure, schedules: tuple[Schedule, ...], budget: int = 600) -> tuple[Program, Failure]:
-    """The smallest program found that fails alike, and its failure."""
-    where = (failure.where,) if failure.where is not None else schedules
-
-    def fails(candidate: Program) -> Failure | None:
-        nonlocal budget
-        if find_fault(candidate) is not None:
-            return None
-        budget -= 1
-        found = check(candidate, where)
-        return found if found is not None and found.signature == failure.signature else None
-
-    progress = True
-    while progress and budget > 0:
-        progress = False
-        for make in (without_statements, without_pairs, flattened, simpler):
-            # On with the next candidate of what is left, not from the first one: those before did not fail.
-            tried, left = 0, True
-            while left and budget > 0:
-                left = False
-                for number, candidate in enumerate(make(program)):
-                    if number < tried:
-                        continue
-                    tried = number + 1
-                    if budget <= 0:
-                        break
-                    if (found := fails(candidate)) is not None:
-                        program, failure = candidate, found
-                        tried, left, progress = number, True, True
-                        break
-    return program, failure
-
-
-# ------------------------------------------------------------------------------------------ smaller programs
 
 
 def blocks(body: Body, at: Path = ()) -> Iterator[tuple[Path, Body]]:
@@ -193,3 +154,4 @@ def smaller_expressions(e: Expr) -> Iterator[Expr]:
         yield Full(e.shape, Const(1))
 
 
+SMALLER = (without_statements, without_pairs, flattened, simpler)
