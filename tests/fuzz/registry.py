@@ -7,36 +7,36 @@ import shutil
 import subprocess
 from typing import Any
 
-from tests.arrays.run import ARRAYS, ARRAYS_OF_WARPGROUPS, ARRAYS_OF_WARPS
-from tests.blocks.bodies import BODIES_BACKWARDS, BODIES_FORWARDS
-from tests.blocks.bounded import BOUNDED
-from tests.blocks.long import LONG_ROWS
-from tests.blocks.run import DEPENDENT, PALLAS_CALLS
-from tests.blocks.spelled import SPELLED
+from tests.programs.arrays.run import ARRAYS, ARRAYS_OF_WARPGROUPS, ARRAYS_OF_WARPS
+from tests.programs.blocks.bodies import BODIES_BACKWARDS, BODIES_FORWARDS
+from tests.programs.blocks.bounded import BOUNDED
+from tests.programs.blocks.long import LONG_ROWS
+from tests.programs.blocks.run import DEPENDENT, PALLAS_CALLS
+from tests.programs.blocks.spelled import SPELLED
 from tests.fuzz.grammar import Grammar
-from tests.kernels.conversions import CONVERSIONS
-from tests.kernels.convolutions import CONVOLUTIONS
-from tests.kernels.counted import COUNTED
-from tests.kernels.drains import DRAINS
-from tests.kernels.indexing import INDEXING, REFERENCES_AT_INDICES
-from tests.kernels.inline_programs import INLINE_PTX
-from tests.kernels.litmus import LITMUS
-from tests.kernels.masks import MASKED_BLOCKS, MASKED_INDICES
-from tests.kernels.memory_products import MEMORY_PRODUCTS
-from tests.kernels.parked import PARKED
-from tests.kernels.pipelined import PIPELINED
-from tests.kernels.products import PRODUCTS
-from tests.kernels.random_programs import SCALARS
-from tests.kernels.rings import LATE_EPILOGUES, RINGS
-from tests.kernels.running_products import RUNNING_PRODUCTS
-from tests.kernels.running_sums import RUNNING_SUMS
-from tests.kernels.staged import STAGED
-from tests.kernels.tile_loops import TILE_LOOPS
-from tests.kernels.turned_loops import TURNED_LOOPS
-from tests.kernels.turns import COMPUTED_WEIGHTS, TURNS
-from tests.kernels.views import VIEWS
-from tests.multi_gpu.random_programs import SEVERAL_DEVICES
-from tests.programs.run import MEMORY, MEMORY_OF_RINGS, MEMORY_OF_WARPS
+from tests.programs.conversions import CONVERSIONS
+from tests.programs.convolutions import CONVOLUTIONS
+from tests.programs.counted import COUNTED
+from tests.programs.loops.drains import DRAINS
+from tests.programs.indexing import INDEXING, REFERENCES_AT_INDICES
+from tests.programs.inline_programs import INLINE_PTX
+from tests.programs.litmus import LITMUS
+from tests.programs.blocks.masks import MASKED_BLOCKS, MASKED_INDICES
+from tests.programs.memory_products import MEMORY_PRODUCTS
+from tests.programs.loops.parked import PARKED
+from tests.programs.blocks.pipelined import PIPELINED
+from tests.programs.products import PRODUCTS
+from tests.programs.scalars import SCALARS
+from tests.programs.loops.rings import LATE_EPILOGUES, RINGS
+from tests.programs.loops.running_products import RUNNING_PRODUCTS
+from tests.programs.loops.running_sums import RUNNING_SUMS
+from tests.programs.loops.staged import STAGED
+from tests.programs.loops.tile_loops import TILE_LOOPS
+from tests.programs.loops.turned_loops import TURNED_LOOPS
+from tests.programs.blocks.turns import COMPUTED_WEIGHTS, TURNS
+from tests.programs.views import VIEWS
+from tests.suites.multi_gpu.random_programs import SEVERAL_DEVICES
+from tests.programs.memory.run import MEMORY, MEMORY_OF_RINGS, MEMORY_OF_WARPS
 
 #: Descriptors of one program of Rust's tests.
 DESCRIPTORS = 20_000

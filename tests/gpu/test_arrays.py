@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests.arrays.run import ARRAYS, ARRAYS_OF_WARPS
+from tests.programs.arrays.run import ARRAYS, ARRAYS_OF_WARPS
 from tests.fuzz import runner
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.seeds import named, right_in_processes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.blocks.bodies import BODIES_BACKWARDS, BODIES_FORWARDS
+from tests.programs.blocks.bodies import BODIES_BACKWARDS, BODIES_FORWARDS
 from tests.fuzz.seeds import seeds
 
 

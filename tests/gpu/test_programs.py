@@ -9,9 +9,9 @@ import pytest
 
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.seeds import right_in_processes
-from tests.programs.generate import PROGRAMS_ON_GPU
-from tests.programs.regressions import REGRESSIONS
-from tests.programs.run import MEMORY, MEMORY_OF_WARPS
+from tests.programs.memory.generate import PROGRAMS_ON_GPU
+from tests.programs.memory.regressions import REGRESSIONS
+from tests.programs.memory.run import MEMORY, MEMORY_OF_WARPS
 
 BATCH = 50
 

@@ -6,15 +6,15 @@ import pytest
 
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.seeds import right
-from tests.kernels.drains import DRAINS
-from tests.kernels.loops import Loops
-from tests.kernels.parked import PARKED
-from tests.kernels.rings import LATE_EPILOGUES, RINGS
-from tests.kernels.running_products import RUNNING_PRODUCTS
-from tests.kernels.running_sums import RUNNING_SUMS
-from tests.kernels.staged import STAGED
-from tests.kernels.tile_loops import TILE_LOOPS
-from tests.kernels.turned_loops import TURNED_LOOPS
+from tests.programs.loops.drains import DRAINS
+from tests.programs.loops.loops import Loops
+from tests.programs.loops.parked import PARKED
+from tests.programs.loops.rings import LATE_EPILOGUES, RINGS
+from tests.programs.loops.running_products import RUNNING_PRODUCTS
+from tests.programs.loops.running_sums import RUNNING_SUMS
+from tests.programs.loops.staged import STAGED
+from tests.programs.loops.tile_loops import TILE_LOOPS
+from tests.programs.loops.turned_loops import TURNED_LOOPS
 
 PROGRAMS = (
     (RUNNING_SUMS, 120), (TILE_LOOPS, 80), (RUNNING_PRODUCTS, 60), (TURNED_LOOPS, 120), (PARKED, 120), (STAGED, 60), (RINGS, 80), (LATE_EPILOGUES, 60), (DRAINS, 80),
