@@ -45,6 +45,10 @@ def files() -> list[pathlib.Path]:
     return sorted(TESTS.rglob("*.py"))
 
 
+def module_of(path: pathlib.Path) -> str:
+    return ".".join(path.relative_to(TESTS).with_suffix("").parts)
+
+
 def imports_of(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """What is imported of the tests, in functions, too; and where."""
     for node in ast.walk(tree):
@@ -64,14 +68,18 @@ def rooms_of(name: str) -> str:
     return next((room_of(part) for part in (name, name.rpartition(".")[0]) if part in TABLE), room_of(name))
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(TESTS)))
-def test_rooms_import_what_is_below_them(path: pathlib.Path) -> None:
-    name = path.relative_to(TESTS)
-    own = room_of(".".join(name.with_suffix("").parts))
-    for imported, line in imports_of(ast.parse(path.read_text())):
-        room = rooms_of(imported)
-        if room != own and (str(name), room) not in LAZY:
-            assert LAYER[room] < LAYER[own], f"line {line}: {own} is not above {room}"
+def test_every_room_is_in_a_layer() -> None:
+    assert {room_of(module_of(path)) for path in files()} == set(LAYER)
+
+
+@pytest.mark.parametrize("own", LAYER)
+def test_rooms_import_what_is_below_them(own: str) -> None:
+    for path in files():
+        name = str(path.relative_to(TESTS))
+        for imported, line in imports_of(ast.parse(path.read_text())) if room_of(module_of(path)) == own else ():
+            room = rooms_of(imported)
+            if room != own and (name, room) not in LAZY:
+                assert LAYER[room] < LAYER[own], f"{name}:{line}: {own} is not above {room}"
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in files()}), ids=lambda path: str(path.relative_to(ROOT)))
