@@ -7,36 +7,36 @@ import shutil
 import subprocess
 from typing import Any
 
+from tests.fuzz.grammar import Grammar
 from tests.programs.arrays.run import ARRAYS, ARRAYS_OF_WARPGROUPS, ARRAYS_OF_WARPS
 from tests.programs.blocks.bodies import BODIES_BACKWARDS, BODIES_FORWARDS
 from tests.programs.blocks.bounded import BOUNDED
 from tests.programs.blocks.long import LONG_ROWS
+from tests.programs.blocks.masks import MASKED_BLOCKS, MASKED_INDICES
+from tests.programs.blocks.pipelined import PIPELINED
 from tests.programs.blocks.run import DEPENDENT, PALLAS_CALLS
 from tests.programs.blocks.spelled import SPELLED
-from tests.fuzz.grammar import Grammar
+from tests.programs.blocks.turns import COMPUTED_WEIGHTS, TURNS
 from tests.programs.conversions import CONVERSIONS
 from tests.programs.convolutions import CONVOLUTIONS
 from tests.programs.counted import COUNTED
-from tests.programs.loops.drains import DRAINS
 from tests.programs.indexing import INDEXING, REFERENCES_AT_INDICES
 from tests.programs.inline_programs import INLINE_PTX
 from tests.programs.litmus import LITMUS
-from tests.programs.blocks.masks import MASKED_BLOCKS, MASKED_INDICES
-from tests.programs.memory_products import MEMORY_PRODUCTS
+from tests.programs.loops.drains import DRAINS
 from tests.programs.loops.parked import PARKED
-from tests.programs.blocks.pipelined import PIPELINED
-from tests.programs.products import PRODUCTS
-from tests.programs.scalars import SCALARS
 from tests.programs.loops.rings import LATE_EPILOGUES, RINGS
 from tests.programs.loops.running_products import RUNNING_PRODUCTS
 from tests.programs.loops.running_sums import RUNNING_SUMS
 from tests.programs.loops.staged import STAGED
 from tests.programs.loops.tile_loops import TILE_LOOPS
 from tests.programs.loops.turned_loops import TURNED_LOOPS
-from tests.programs.blocks.turns import COMPUTED_WEIGHTS, TURNS
+from tests.programs.memory.run import MEMORY, MEMORY_OF_RINGS, MEMORY_OF_WARPS
+from tests.programs.memory_products import MEMORY_PRODUCTS
+from tests.programs.products import PRODUCTS
+from tests.programs.scalars import SCALARS
 from tests.programs.views import VIEWS
 from tests.suites.multi_gpu.random_programs import SEVERAL_DEVICES
-from tests.programs.memory.run import MEMORY, MEMORY_OF_RINGS, MEMORY_OF_WARPS
 
 #: Descriptors of one program of Rust's tests.
 DESCRIPTORS = 20_000

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from tests.fuzz.grammar import Grammar, Outcome
-from tests.fuzz.runner import LIMIT, Task, results
+from tests.fuzz.runner import LIMIT, Task, prepare_environment, results
 from tests.machine import ON_GPU
 
 Test = Callable[..., None]
@@ -73,6 +73,7 @@ def right(grammar: Grammar[Any], seeds: Iterable[int], may_refuse: bool = False)
 
 def right_in_processes(grammar: Grammar[Any], seeds: Iterable[int | str], jobs: int, may_refuse: bool = False, limit: float = LIMIT) -> None:
     """As `right`, in processes of their own: a program that hangs costs itself only."""
+    prepare_environment(ON_GPU)
     found = results((Task(grammar.name, seed, ON_GPU) for seed in seeds), jobs, limit)
     judge(grammar, {r.task.seed: r.outcome for r in found}, may_refuse)
 

@@ -9,10 +9,9 @@ import os
 
 import pytest
 
-from tests.programs.arrays.run import ARRAYS, ARRAYS_OF_WARPS
-from tests.fuzz import runner
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.seeds import named, right_in_processes
+from tests.programs.arrays.run import ARRAYS, ARRAYS_OF_WARPS
 
 COUNT = int(os.environ.get("SMALT_TEST_ARRAYS", "300"))
 JOBS = min(12, os.cpu_count() or 1)
@@ -21,7 +20,5 @@ test_regression = named(ARRAYS)
 
 
 @pytest.mark.parametrize("grammar", [pytest.param(ARRAYS, id="None"), pytest.param(ARRAYS_OF_WARPS, id="by_warps")])
-def test_random_programs(grammar: Grammar, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in runner.ENVIRONMENT_ON_GPU.items():
-        monkeypatch.setenv(name, value)
+def test_random_programs(grammar: Grammar) -> None:
     right_in_processes(grammar, range(COUNT), JOBS, may_refuse=True, limit=60)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tests.fuzz.seeds import named, seeds
 from tests.programs.blocks.bounded import BOUNDED
 from tests.programs.blocks.long import LONG_ROWS
 from tests.programs.blocks.run import PALLAS_CALLS
 from tests.programs.blocks.spelled import SPELLED
-from tests.fuzz.seeds import named, seeds
 
 COUNT = int(os.environ.get("SMALT_TEST_BLOCKS", "500"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.programs.blocks.bodies import BODIES_BACKWARDS, BODIES_FORWARDS
 from tests.fuzz.seeds import seeds
+from tests.programs.blocks.bodies import BODIES_BACKWARDS, BODIES_FORWARDS
 
 
 @seeds({"False": BODIES_FORWARDS, "True": BODIES_BACKWARDS}, 200, 50)

@@ -104,7 +104,7 @@ def main():
     yield (3, *base)
     yield (2, 5, *(2 * b for b in base))
   evaluate_instead_of_emitting()
-  print(f"# jax {jax.__version__}: layout | arguments | shape | slots | hash; made by oracle.py")
+  print(f"# jax {jax.__version__}: layout | arguments | shape | slots | hash; made by tests/oracles/layouts.py")
   for name, layout in named.items():
     for shape in shapes(layout):
       line(name, "", layout, shape)

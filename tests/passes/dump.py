@@ -17,12 +17,12 @@ from typing import Any
 import jax
 
 import smalt
+from tests.oracles.functions.judge import x64
+from tests.programs import scalars as random_programs
 from tests.programs.arrays import emit as arrays_emit
 from tests.programs.arrays import generate as arrays_generate
 from tests.programs.arrays import run as arrays_run
 from tests.programs.blocks import generate as blocks_generate
-from tests.oracles.functions.judge import x64
-from tests.programs import scalars as random_programs
 from tests.programs.memory import generate as programs_generate
 from tests.programs.memory import run as programs_run
 

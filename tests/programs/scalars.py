@@ -22,9 +22,9 @@ from jax import lax
 from tests.corpus.case import NUMPY, kernel, like, x64
 from tests.fuzz.grammar import Grammar
 from tests.oracles import semantics
-from tests.programs.backends import Jax, Numpy
 from tests.oracles.semantics import BF16, BOOL, F16, F32, FP8, INTS, Array, is_float
 from tests.oracles.special import data, specials
+from tests.programs.backends import Jax, Numpy
 
 SHAPES = ((128,), (10,), (33,), (1,), (200,), (64, 24), (8, 16), (7, 64), (3, 5, 7), (64, 32), (5, 1, 12), (256,))
 I32, U32 = np.dtype(np.int32), np.dtype(np.uint32)

@@ -47,9 +47,9 @@ from jax import lax
 from tests.corpus.case import NUMPY, Arg, Case, f16, f32, i32, kernel, like, load
 from tests.corpus.tensorcore import tiled
 from tests.oracles import semantics
-from tests.programs.backends import Jax, Numpy
 from tests.oracles.semantics import BF16, BOOL, F16, F32, F64, FP8, INT4, INTS, SIGNED, UINT4
 from tests.oracles.special import data, specials
+from tests.programs.backends import Jax, Numpy
 
 SMEM, Barrier, ACC = plgpu.SMEM, plgpu.Barrier, plgpu.ACC
 

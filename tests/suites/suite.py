@@ -22,10 +22,10 @@ from examples.matmul import matmul
 from tests.corpus import load_all
 from tests.corpus.case import EXACT, kernel, like
 from tests.fuzz.seeds import VERSION, seeds
-from tests.programs import conversions
-from tests.suites import hard
-from tests.programs.scalars import SCALARS, Program
 from tests.machine import ON_GPU, enabled
+from tests.programs import conversions
+from tests.programs.scalars import SCALARS, Program
+from tests.suites import hard
 
 PROGRAMS = 200
 PROGRAMS_OF_WARPS = 40

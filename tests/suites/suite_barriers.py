@@ -17,8 +17,8 @@ from smalt._versions import FALSE_PREDICATE_SUPPRESSES_ARRIVAL
 from tests.corpus.case import REFS_AS_ARGUMENTS, kernel
 from tests.corpus.memory import HAS_PREDICATES
 from tests.fuzz.seeds import right, seeds
-from tests.programs import counted, litmus
 from tests.machine import ON_GPU, enabled
+from tests.programs import counted, litmus
 from tests.programs.memory.prelude import warp_map
 
 U32, I32, F32 = np.uint32, np.int32, np.float32

@@ -15,8 +15,8 @@ from jax import lax
 import smalt
 from tests.corpus.case import x64
 from tests.fuzz.seeds import seeds
-from tests.programs.indexing import EIGHTH, INDEXING, REFERENCES_AT_INDICES, RefTrial, Trial, any_dtype, bits, numbers
 from tests.machine import ON_GPU, enabled
+from tests.programs.indexing import EIGHTH, INDEXING, REFERENCES_AT_INDICES, RefTrial, Trial, any_dtype, bits, numbers
 
 #: SMALT_INDEXING_N: how many random trials instead.
 TRIALS = int(os.environ.get("SMALT_INDEXING_N", 300 if ON_GPU else 50))

@@ -18,8 +18,8 @@ from jax._src.pallas.mosaic_gpu import helpers
 from tests.corpus.case import kernel, x64
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.seeds import seeds
-from tests.programs.inline_programs import INLINE_PTX, Together
 from tests.machine import ON_GPU, enabled
+from tests.programs.inline_programs import INLINE_PTX, Together
 
 U32, F32 = np.uint32, np.float32
 

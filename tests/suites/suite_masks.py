@@ -16,8 +16,8 @@ from jax.experimental.pallas import triton as plt
 from smalt import _versions
 from tests.corpus.case import like
 from tests.fuzz.seeds import right
-from tests.programs.blocks import masks
 from tests.machine import ON_GPU, enabled
+from tests.programs.blocks import masks
 
 #: How many random kernels in each of the eight groups.
 COUNT = int(os.environ.get("SMALT_MASKS_N", 12 if ON_GPU else 3))

@@ -23,11 +23,11 @@ import smalt
 from tests import ROOT
 from tests.corpus.case import EXACT, Case, kernel, like, x64
 from tests.fuzz.seeds import seeds
+from tests.machine import ON_GPU, enabled
 from tests.programs.convolutions import CONVOLUTIONS
 from tests.programs.memory_products import MEMORY_PRODUCTS
 from tests.programs.products import PRODUCTS
 from tests.suites.recipes import CASES
-from tests.machine import ON_GPU, enabled
 
 COUNT = int(os.environ.get("SMALT_PRODUCTS", "250"))
 BATCH = 50
@@ -201,7 +201,7 @@ def test_no_room_names_the_product() -> None:
     wrong = r"(?s)at most 232448 bytes.*product of arrays of shape \[128, 128\].*plgpu.wgmma"
     with enabled(), pytest.raises(Exception, match=wrong) as caught:
         jax.block_until_ready(kernel(body, like((128, 128), jnp.float32), full)(x))
-    assert "products_suite.py" in str(caught.value)
+    assert "suite_products.py" in str(caught.value)
 
 
 def test_an_algorithm_that_is_not_there() -> None:

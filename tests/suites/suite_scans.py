@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from tests.corpus.case import kernel
-from tests.suites.suite_barriers import F32, out, random
 from tests.machine import enabled
+from tests.suites.suite_barriers import F32, out, random
 
 STEPS = 5
 ROWS, COLUMNS = 64, 128

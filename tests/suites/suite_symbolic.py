@@ -21,8 +21,8 @@ import pytest
 
 import smalt
 from tests.corpus.case import kernel
-from tests.suites.blocked import carried, copied, like, matmul, normal, numbered_within_a_rule, random_call, rows
 from tests.machine import ON_GPU
+from tests.suites.blocked import carried, copied, like, matmul, normal, numbered_within_a_rule, random_call, rows
 
 F32 = np.dtype(np.float32)
 

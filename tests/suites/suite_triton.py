@@ -19,8 +19,8 @@ import smalt
 from smalt import _versions
 from tests.corpus.case import like, x64
 from tests.fuzz.seeds import seeds
-from tests.programs.blocks.pipelined import PIPELINED, Pipelined
 from tests.machine import ON_GPU, enabled
+from tests.programs.blocks.pipelined import PIPELINED, Pipelined
 
 with warnings.catch_warnings():  # JAX is about to remove it
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -18,8 +18,8 @@ from jax.experimental.pallas import tpu as pltpu
 import smalt
 from benchmarks import narrow
 from tests.fuzz.seeds import seeds
-from tests.programs.blocks.turns import COMPUTED_WEIGHTS, TURNS, Turned
 from tests.machine import enabled
+from tests.programs.blocks.turns import COMPUTED_WEIGHTS, TURNS, Turned
 
 with warnings.catch_warnings():  # JAX is about to remove it
     warnings.simplefilter("ignore", DeprecationWarning)

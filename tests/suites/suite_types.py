@@ -16,8 +16,8 @@ from jax.experimental.pallas.ops.gpu import hopper_mixed_type_matmul_mgpu as mix
 import smalt
 from smalt import _native
 from tests.corpus.case import kernel, like, x64
-from tests.oracles import semantics
 from tests.machine import enabled
+from tests.oracles import semantics
 
 SMALL = ("bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
 WIDE = ("float32", "float16", "bfloat16")

@@ -14,8 +14,8 @@ import pytest
 
 from tests.corpus.case import kernel, like, x64
 from tests.fuzz.seeds import right
-from tests.programs import views
 from tests.machine import ON_GPU, enabled
+from tests.programs import views
 
 #: SMALT_VIEWS_N: how many times as many as in the emulator's tests.
 TIMES = int(os.environ.get("SMALT_VIEWS_N", 10 if ON_GPU else 1))

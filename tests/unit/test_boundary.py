@@ -26,10 +26,10 @@ from jax import lax
 from smalt import _native
 from smalt._lowering import ffi
 from tests import ROOT
-from tests.suites.asynchrony.kernels import exchange
-from tests.suites.asynchrony.subject import load_all
 from tests.corpus.case import called, kernel, like
 from tests.fresh import run_script
+from tests.suites.asynchrony.kernels import exchange
+from tests.suites.asynchrony.subject import load_all
 from tests.unit.test_ffi import SHAPE, attributes, call, x
 
 _, BROKEN = load_all()

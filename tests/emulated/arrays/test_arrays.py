@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests import ROOT
+from tests.fuzz.seeds import VERSION, named, right, seeds
 from tests.programs.arrays.generate import generate
 from tests.programs.arrays.program import Program
 from tests.programs.arrays.run import ARRAYS, ARRAYS_OF_WARPGROUPS, ARRAYS_OF_WARPS, arrays, compare, reference
-from tests.fuzz.seeds import VERSION, named, right, seeds
 
 
 #: Each JAX version has others.

@@ -15,11 +15,11 @@ import pytest
 
 import smalt
 from smalt._blocks import blocks, pallas_call
+from tests.fuzz.seeds import named, right, seeds
 from tests.programs.blocks.bounded import BOUNDED
 from tests.programs.blocks.long import LONG_ROWS
 from tests.programs.blocks.run import DEPENDENT, PALLAS_CALLS
 from tests.programs.blocks.spelled import SPELLED
-from tests.fuzz.seeds import named, right, seeds
 
 pytestmark = pytest.mark.shared
 

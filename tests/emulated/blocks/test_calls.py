@@ -20,8 +20,8 @@ import pytest
 import smalt
 from smalt._blocks import blocks as _blocks, finer_rows, flow, pallas_call
 from smalt._lowering import lower
-from tests.programs.blocks.run import DEPENDENT
 from tests.fuzz.seeds import seeds
+from tests.programs.blocks.run import DEPENDENT
 
 COUNT = int(os.environ.get("SMALT_TEST_BLOCKS", "50"))
 HERE = os.path.basename(__file__)

@@ -14,8 +14,8 @@ import pytest
 from jax.experimental.pallas import triton as plt
 import smalt
 
-from tests.programs.blocks.bodies import BODIES_FORWARDS
 from tests.fuzz.seeds import seeds
+from tests.programs.blocks.bodies import BODIES_FORWARDS
 
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
 TURNED = pl.BlockSpec((8, 128), lambda i: (1 - i, 0))

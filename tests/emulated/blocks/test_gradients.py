@@ -15,8 +15,8 @@ import pytest
 from jax.experimental.pallas import triton as plt
 
 import smalt
-from tests.programs.blocks.bodies import BODIES_BACKWARDS
 from tests.fuzz.seeds import seeds
+from tests.programs.blocks.bodies import BODIES_BACKWARDS
 
 F32 = jnp.float32
 

@@ -16,9 +16,9 @@ import pytest
 import smalt
 from smalt import _versions
 from smalt._devices import directory
+from tests.fresh import run_script
 from tests.suites.multi_gpu.suite import REGULAR, grid, kernel, like, logical, over
 from tests.suites.multi_gpu.supervise import ROOT, Result, as_it_must_be, environment, line, supervise
-from tests.fresh import run_script
 
 
 #: Other orders of what the hardware leaves open than `latest`, in which the first run is: one, and seeds. A kernel has one of them.

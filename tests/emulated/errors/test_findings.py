@@ -21,8 +21,8 @@ import pytest
 import smalt
 from jax import lax
 
-from tests.suites.asynchrony.subject import load_all
 from tests.corpus.case import REFS_AS_ARGUMENTS, called, kernel, like
+from tests.suites.asynchrony.subject import load_all
 
 pytestmark = pytest.mark.shared
 

@@ -14,11 +14,11 @@ from jax import lax
 import smalt
 from smalt import _native
 from tests.corpus.case import kernel, like
+from tests.fresh import run_script
 from tests.fuzz.seeds import seeds
 from tests.programs.loops.loops import compiled
 from tests.programs.loops.parked import PARKED, Parked
 from tests.programs.views import tiled
-from tests.fresh import run_script
 
 pytestmark = pytest.mark.xdist_group("parked")
 

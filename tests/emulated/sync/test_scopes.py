@@ -16,8 +16,8 @@ from jax import lax
 
 import smalt
 from smalt import _native
-from tests.suites.asynchrony.subject import describe
 from tests.corpus.case import EXACT, f32, kernel, like
+from tests.suites.asynchrony.subject import describe
 
 SMEM, Barrier, ClusterBarrier = plgpu.SMEM, plgpu.Barrier, plgpu.ClusterBarrier
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import smalt
 
-from tests.suites import timeouts
 from tests.machine import enabled
+from tests.suites import timeouts
 
 FREE = smalt.CompilerParams(fp_contract=False)
 LEAVES = ("smalt_leaves", "smalt_ends", "trap", "globaltimer")

@@ -19,8 +19,8 @@ from jax import lax
 import smalt
 from tests import ROOT
 from tests.corpus.case import kernel, like
-from tests.suites.prints.cases import CASES, printed
 from tests.fresh import run_script
+from tests.suites.prints.cases import CASES, printed
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 from tests import ROOT
+from tests.oracles.functions.case import DTYPES
 from tests.programs.arrays.builder import FLOATS, LIMITS, Builder, Skip, is_float, is_int, size
 from tests.programs.arrays.choices import choice, kept, near
 from tests.programs.arrays.program import Ref, Step, Val
-from tests.oracles.functions.case import DTYPES
 
 # ------------------------------------------------------------------------------------------ indices
 

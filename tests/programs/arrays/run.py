@@ -12,17 +12,17 @@ import jax
 import numpy as np
 
 import smalt
+from tests.fuzz import bits
+from tests.fuzz.grammar import Grammar, Outcome
+from tests.oracles import special
+from tests.oracles.functions import case
+from tests.oracles.functions.judge import x64
 from tests.programs.arrays.apart import by_warps, handed
 from tests.programs.arrays.emit import function, input_shapes
 from tests.programs.arrays.generate import generate
 from tests.programs.arrays.program import Program, Ref, walk
 from tests.programs.arrays.regressions import REGRESSIONS
 from tests.programs.arrays.smaller import SMALLER
-from tests.oracles.functions import case
-from tests.oracles.functions.judge import x64
-from tests.fuzz import bits
-from tests.fuzz.grammar import Grammar, Outcome
-from tests.oracles import special
 
 Array = Any
 

@@ -14,10 +14,10 @@ import numpy as np
 
 import smalt
 from smalt._blocks import finer_rows, pallas_call
+from tests.fuzz.grammar import Grammar, Outcome
 from tests.programs.blocks import dependent, named
 from tests.programs.blocks.generate import Call, arguments, build, generate
 from tests.programs.blocks.named import Named
-from tests.fuzz.grammar import Grammar, Outcome
 
 
 def check_named(named: Named) -> Outcome | None:

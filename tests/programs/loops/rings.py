@@ -23,8 +23,8 @@ from jax import lax
 from tests.corpus.case import kernel, like
 from tests.corpus.case import load as load_whole
 from tests.programs.loops.loops import Loops, grammar, picker
-from tests.programs.views import tiled
 from tests.programs.memory.prelude import warp_map
+from tests.programs.views import tiled
 
 Array = np.ndarray[Any, Any]
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tests.corpus.case import f32, kernel, like
 from tests.suites.asynchrony.kernels import flawed
 from tests.suites.asynchrony.subject import subject
-from tests.corpus.case import f32, kernel, like
 
 SMEM, Barrier, REGULAR = plgpu.SMEM, plgpu.Barrier, plgpu.SemaphoreType.REGULAR
 UNORDERED = "and nothing orders the two"

@@ -15,8 +15,8 @@ import numpy as np
 from jax import lax
 
 import smalt
-from tests.suites.asynchrony.subject import Subject, broken, subject
 from tests.corpus.case import f16, f32, kernel, like
+from tests.suites.asynchrony.subject import Subject, broken, subject
 
 SMEM, Barrier, ClusterBarrier, ACC = plgpu.SMEM, plgpu.Barrier, plgpu.ClusterBarrier, plgpu.ACC
 

@@ -6,10 +6,10 @@ import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import jax.numpy as jnp
 
+from tests.corpus.case import f16, f32, kernel, like, load
 from tests.suites.asynchrony import kernels as k
 from tests.suites.asynchrony.kernels import ACC, IN_FLIGHT, SMEM, STILL_READ, UNFENCED, UNORDERED, Barrier, mul, tiled
 from tests.suites.asynchrony.subject import Edit, broken, spared, subject
-from tests.corpus.case import f16, f32, kernel, like, load
 
 #: `mbarrier.try_wait` in its loop, as it is printed.
 WAIT = r"\t\{\n\t\.reg \.pred P;\nW:\n\tmbarrier\.try_wait[^\n]*\n\t@P bra\.uni D;\n\tbra\.uni W;\nD:\n\t\}\n"

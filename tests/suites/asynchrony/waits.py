@@ -11,9 +11,9 @@ import numpy as np
 from jax import lax
 from jax._src.pallas.mosaic_gpu import helpers
 
+from tests.corpus.case import Arg, f16, f32, kernel, like, load
 from tests.suites.asynchrony.kernels import mul, tiled
 from tests.suites.asynchrony.subject import broken, subject
-from tests.corpus.case import Arg, f16, f32, kernel, like, load
 
 SMEM, Barrier, ACC = plgpu.SMEM, plgpu.Barrier, plgpu.ACC
 WGMMA = plgpu.Layout.WGMMA
