@@ -28,7 +28,7 @@ from tests.corpus.case import REFS_AS_ARGUMENTS, kernel
 from tests.fuzz.grammar import Grammar, Outcome
 
 BLOCKS, WARPGROUPS = 2, 2
-#: Words of each block, and of global memory: data, then words by which threads tell each other; block 0's and global memory's then have the turn.
+#: Words of each block, and of global memory: data, then words by which threads signal each other; block 0's and global memory's then have the turn.
 DATA, WORDS = 2, 2
 SCOPES = ("cta", "cluster", "gpu")
 
@@ -274,7 +274,7 @@ def left(program: Program) -> np.ndarray:
 
 
 def verdict(program: Program) -> bool:
-    """Whether the emulator's checker tells of a race."""
+    """Whether the emulator's checker reports a race."""
     try:
         got = np.asarray(build(program)())
     except smalt.ExecutionError as error:

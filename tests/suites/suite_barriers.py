@@ -44,9 +44,9 @@ def random(shape: Any, dtype: Any = I32, seed: int = 0) -> Any:
 
 
 def is_refused(call: Any, *expected: str) -> None:
-    """The emulator finds a kernel wrong, and says why; a GPU would not tell."""
+    """The emulator finds a kernel wrong, and says why; a GPU would not report it."""
     if ON_GPU:
-        pytest.skip("what the emulator tells")
+        pytest.skip("what the emulator reports")
     with pytest.raises(smalt.ExecutionError) as error:
         call()
     for text in expected:
@@ -152,7 +152,7 @@ def test_every_thread_arrives() -> None:
 
 
 def test_warps_arrive_and_wait_by_themselves() -> None:
-    """Each warp of one warpgroup tells a barrier of its own, and each of the other waits for one of them."""
+    """Each warp of one warpgroup arrives at a barrier of its own, and each of the other waits for one of them."""
     warps = plgpu.WarpMesh(axis_name="warp")
 
     def body(x: Any, o: Any, buffer: Any, bars: Any) -> None:
@@ -546,7 +546,7 @@ def test_within_a_block(how: str) -> None:
 @NEEDS_REFERENCES
 @pytest.mark.parametrize("mutate", ["", "release", "acquire"])
 def test_fences_in_blocks_that_count_each_other(mutate: str) -> None:
-    """The same where blocks tell each other through global memory, too: the checker then keeps fences apart."""
+    """The same where blocks signal each other through global memory, too: the checker then keeps fences apart."""
 
     def body(x: Any, count: Any, o: Any, buffer: Any, bar: Any) -> None:
         i, wg = jax.lax.axis_index("i"), jax.lax.axis_index("wg")
@@ -596,7 +596,7 @@ def test_a_fence_that_is_missing_within_a_block_is_told(mutate: str) -> None:
     is_refused(call, "shared memory that")
 
 
-#: How words of shared memory tell of a tile, and whether they do.
+#: How words of shared memory announce a tile, and whether they do.
 TELLS = {
     "an acquire of the release": True,
     "one thread's fences around relaxed accesses": True,
@@ -613,7 +613,7 @@ TELLS = {
 
 
 def told_by_words(how: str) -> Any:
-    """Warpgroup 0 stores a tile and then tells by a word, 1 by a word of its own or by that one, 2 waits for both and reads the tile."""
+    """Warpgroup 0 stores a tile and then signals by a word, 1 by a word of its own or by that one, 2 waits for both and reads the tile."""
 
     def body(x: Any, o: Any, buffer: Any, words: Any) -> None:
         wg = jax.lax.axis_index("wg")
@@ -677,7 +677,7 @@ def told_by_words(how: str) -> Any:
 
 @pytest.mark.parametrize("how", TELLS)
 def test_words_of_shared_memory(how: str) -> None:
-    """A word tells what was released there, to whoever acquires there: not what was released at another, or what a store has replaced."""
+    """A word orders what was released there, to whoever acquires there: not what was released at another, or what a store has replaced."""
     x = random(TILE, F32)
 
     def call() -> None:
@@ -694,7 +694,7 @@ def test_words_of_shared_memory(how: str) -> None:
 @pytest.mark.parametrize("order", ["release", "acquire", "fence", "acquire fence", "store behind a fence", "load before a fence"])
 @pytest.mark.parametrize("scope", ["cluster", "cta"])
 def test_scopes_of_words_in_a_peers_shared_memory(order: str, scope: str) -> None:
-    """Each block stores its tile into its neighbour's shared memory, then tells by a word there; `scope` is that of one of the two sides."""
+    """Each block stores its tile into its neighbour's shared memory, then signals by a word there; `scope` is that of one of the two sides."""
 
     def body(x: Any, o: Any, buffer: Any, words: Any) -> None:
         block = jax.lax.axis_index("c")
@@ -895,7 +895,7 @@ def test_one_thread_fences_for_its_block(scope: str) -> None:
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["fences", "fences of shared memory"])
 def test_pulls_within_a_cluster(restricted: bool) -> None:
-    """Each block stores its tile into its own shared memory, and tells its left neighbour, which reads it there."""
+    """Each block stores its tile into its own shared memory, and signals its left neighbour, which reads it there."""
 
     def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
         block = jax.lax.axis_index("c")

@@ -251,7 +251,7 @@ def test_zeros_and_nans_keep_their_bits_and_their_order(dtype, shape, axis) -> N
     ],
 )
 def test_sorts_in_registers_take_no_scratch_of_their_own(function, shape, most) -> None:  # type: ignore[no-untyped-def]
-    """A change of layout, and what warps tell each other."""
+    """A change of layout, and what warps exchange."""
     x = np.ones(shape, np.float32)
     to = jax.eval_shape(function, x)
 

@@ -551,7 +551,7 @@ def test_a_product_goes_on_in_a_function() -> None:
     np.testing.assert_allclose(run(body, out(SHAPE, np.float32), a, scratch=(SMEM(SHAPE, np.float16, transforms=transforms),)), 2 * (wide @ wide), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.skipif(ON_GPU, reason="the emulator's checker tells it")
+@pytest.mark.skipif(ON_GPU, reason="the emulator's checker reports it")
 def test_a_missing_barrier_is_told() -> None:
     def body(x: Any, o: Any, buffer: Any) -> None:
         narrow, wide = L.WG_STRIDED(SHAPE, 2), L.WG_STRIDED(SHAPE, 4)

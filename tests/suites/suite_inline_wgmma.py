@@ -365,7 +365,7 @@ def sparse_products(kind: Kind, n: int, registers: bool, swizzle: int = 128) -> 
     check(got, wide(full) @ wide(b).T, kind)
 
 
-@pytest.mark.skipif(ON_GPU, reason="the emulator tells it")
+@pytest.mark.skipif(ON_GPU, reason="the emulator reports it")
 def test_metadata_that_names_nothing() -> None:
     text = "\n".join([
         ".reg .b64 b; .reg .pred p; .reg .b32 m; mov.b32 m, 0; setp.ne.u32 p, 0, 0;", descriptor("b", "{2}", 1024), FENCE,
@@ -449,7 +449,7 @@ def test_a_function_with_a_loop(pending: int) -> None:
     check(got, np.einsum("smk,skn->mn", wide(a), wide(b)), KINDS["f16"])
 
 
-@pytest.mark.skipif(ON_GPU, reason="the emulator's checker tells it")
+@pytest.mark.skipif(ON_GPU, reason="the emulator's checker reports it")
 def test_a_missing_fence_of_the_async_proxy_is_told() -> None:
     """What the kernel stores itself, a product reads through another proxy."""
     kind = KINDS["f16"]

@@ -290,18 +290,18 @@ def test_operands_in_shared_memory_are_read_there(shape: tuple[int, int, int], t
 
 
 def test_who_may_be_overwritten_is_not_read_late() -> None:
-    """Others are told that the operand was read before it is multiplied: it is not read where it is."""
+    """Others are signalled that the operand was read before it is multiplied: it is not read where it is."""
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal(s).astype(np.float16) for s in [(16, 64), (64, 64)])
 
-    def body(x: Any, y: Any, o: Any, left: Any, right: Any, full: Any, told: Any) -> None:
+    def body(x: Any, y: Any, o: Any, left: Any, right: Any, full: Any, read: Any) -> None:
         plgpu.copy_gmem_to_smem(x, left, full)
         plgpu.copy_gmem_to_smem(y, right, full)
         plgpu.barrier_wait(full)
         a, b = left[...], right[...]
-        plgpu.barrier_arrive(told)
+        plgpu.barrier_arrive(read)
         o[...] = jnp.dot(a, b, preferred_element_type=jnp.float32)
-        plgpu.barrier_wait(told)
+        plgpu.barrier_wait(read)
 
     scratch = [plgpu.SMEM((16, 64), jnp.float16), plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier(num_arrivals=2), plgpu.Barrier()]
     f = jax.jit(plgpu.kernel(body, out_type=like((16, 64)), scratch_types=scratch))

@@ -286,9 +286,9 @@ def test_what_does_not_fit_is_dropped_and_told(tmp_path: pathlib.Path, capfd: An
         "block 0, warpgroup 1": ["other"],
     }
     assert found.other["dropped"] == 2 * 2000 - 6
-    told = capfd.readouterr().err
+    reported = capfd.readouterr().err
     text = "smalt: the profile of `body` is cut short: a warpgroup has room for 3 ranges and went through 2000 (set profile_space to more)"
-    assert bounds_check or text in told  # once in a process
+    assert bounds_check or text in reported  # once in a process
 
 
 def warp_region(x: Any, o: Any) -> None:
@@ -482,7 +482,7 @@ def test_prints_beside_a_profile(tmp_path: pathlib.Path, capfd: Any) -> None:
 
 
 def test_a_folder_that_is_gone(tmp_path: pathlib.Path, capfd: Any) -> None:
-    """The run is right all the same; what is wrong is told once."""
+    """The run is right all the same; what is wrong is reported once."""
     folder = tmp_path / "gone"
     folder.mkdir()
 
@@ -495,8 +495,8 @@ def test_a_folder_that_is_gone(tmp_path: pathlib.Path, capfd: Any) -> None:
         folder.rmdir()
         for _ in range(2):
             assert (np.asarray(call(X)) == X).all()
-    told = capfd.readouterr().err
-    assert told.count(f"smalt: the profile of `body` cannot be written to {folder}: ") == 1
+    reported = capfd.readouterr().err
+    assert reported.count(f"smalt: the profile of `body` cannot be written to {folder}: ") == 1
 
 
 def test_a_kernel_without_scopes(tmp_path: pathlib.Path) -> None:

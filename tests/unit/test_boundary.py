@@ -251,7 +251,7 @@ def findings(text: str) -> list[str]:
 
 
 def forgotten(flaw: str | None = "no barrier_wait") -> tuple[Callable[..., Any], np.ndarray[Any, Any]]:
-    """A new kernel each time (what has been told is remembered by kernel and line)."""
+    """A new kernel each time (what has been reported is remembered by kernel and line)."""
     value = next(_VALUES)
 
     def run(v: Any) -> Any:
@@ -284,15 +284,15 @@ CHECK_SCRIPT = """
 
 
 @pytest.mark.parametrize(
-    ("argument", "environment", "told"),
+    ("argument", "environment", "reported"),
     [("warn", {}, 2), ("off", {}, 0), ("environment", {"SMALT_CHECK": "warn"}, 2), ("off", {"SMALT_CHECK": "warn"}, 0), ("warn", {"SMALT_CHECK": "error"}, 2)],
 )
-def test_findings_as_warnings_or_not_at_all(argument: str, environment: dict[str, str], told: int) -> None:
+def test_findings_as_warnings_or_not_at_all(argument: str, environment: dict[str, str], reported: int) -> None:
     done = run_script(CHECK_SCRIPT, argument, **environment)
     assert done.stdout == "(2, 128)\n" * 4, done.stderr
     seen = findings(done.stderr)
-    assert len(seen) == told, done.stderr
-    if told:
+    assert len(seen) == reported, done.stderr
+    if reported:
         # From both sides, once for each line.
         assert "a store to shared memory that another warp read" in seen[0]
         assert "a load of shared memory that another warp wrote, and nothing orders the two" in seen[1]
@@ -489,8 +489,8 @@ def test_a_long_run_says_where_it_is() -> None:
     """
     done = run_script(script, SMALT_TIMEOUT="4.5")
     # Every 10 s; 3 in a library for tests.
-    told = [line for line in done.stderr.splitlines() if line.startswith("smalt: `body` has run in the emulator for 3 s: ")]
-    assert len(told) == 1 and "million instructions" in told[0] and " is at <string>:" in told[0], done.stderr
+    reported = [line for line in done.stderr.splitlines() if line.startswith("smalt: `body` has run in the emulator for 3 s: ")]
+    assert len(reported) == 1 and "million instructions" in reported[0] and " is at <string>:" in reported[0], done.stderr
 
 
 def test_wait_timeout_bounds_a_wait_while_others_run() -> None:

@@ -81,7 +81,7 @@ def in_backward_pass(call, body):
 @pytest.mark.parametrize("call", [by_kernel, by_pallas_call])
 @pytest.mark.parametrize("name", BODIES)
 def test_a_kernel_in_a_backward_pass(name: str, call: Any, jitted: bool) -> None:
-    """JAX gives all of it the line of the call in the forward pass; the kernel's function is known, and the call is told behind it."""
+    """JAX gives all of it the line of the call in the forward pass; the kernel's function is known, and the call is reported behind it."""
     body, marks = BODIES[name]
     f = in_backward_pass(call, body)
     with smalt.emulated(), pytest.raises(smalt.Unsupported) as e:
@@ -121,7 +121,7 @@ def test_a_kernel_elsewhere_keeps_its_lines() -> None:
 
 
 def test_a_step_of_a_pipeline_of_jax_s() -> None:
-    """`where` is the user's line; the frames tell of JAX's, too."""
+    """`where` is the user's line; the frames have JAX's, too."""
 
     def body(x_ref, o_ref):
         def step(indices, x, o):

@@ -54,9 +54,9 @@ def test_right_on_eight() -> None:
 
 @pytest.mark.shared
 def test_in_the_long_run() -> None:
-    told = _runs("tests.suites.multi_gpu.endurance", "--rounds", "60")
+    reported = _runs("tests.suites.multi_gpu.endurance", "--rounds", "60")
     for part in ("many: 60 exchanges", "replays: 60 runs", "late: ", "absent: ", "unsignalled: "):
-        assert part in told, told
+        assert part in reported, reported
 
 
 @functools.cache

@@ -119,7 +119,7 @@ def test_outside_of_a_kernel() -> None:
 
 
 def test_too_many_arrivals_for_a_phase() -> None:
-    """The emulator tells of arrivals that a phase has no room for."""
+    """The emulator reports arrivals that a phase has no room for."""
 
     def body(x: Any, o: Any, b: Any) -> None:
         smalt.mbarrier_arrive(b, 3)

@@ -1,4 +1,4 @@
-"""What the emulator finds in kernels that strangers write: that it is told, what the words say, and that right twins are not told of.
+"""What the emulator finds in kernels that strangers write: that it is reported, what the words say, and that right twins are not.
 
 Races older than a warp's last release, bulk stores in flight, stores to what another block reads, memory that nobody wrote, and blocks that
 wait for blocks which have not begun.
@@ -37,7 +37,7 @@ def run(call: Callable[..., Any], *args: Any, check: str = "error") -> Any:
         return jax.tree.map(np.asarray, jax.jit(call)(*args))
 
 
-def told(call: Callable[..., Any], *args: Any, check: str = "error") -> str:
+def reported(call: Callable[..., Any], *args: Any, check: str = "error") -> str:
     with pytest.raises(smalt.Error) as info:
         run(call, *args, check=check)
     assert not isinstance(info.value, smalt.Internal), info.value
@@ -101,13 +101,13 @@ HISTORIES = [
 
 @pytest.mark.parametrize("first, second", HISTORIES, ids=str)
 def test_a_race_with_what_is_older_than_a_release(first: list[str], second: str) -> None:
-    text = told(two_warpgroups(first, second, waits=False), ONES)
+    text = reported(two_warpgroups(first, second, waits=False), ONES)
     assert "shared memory that another warp" in text and "nothing orders the two" in text, text
     run(two_warpgroups(first, second, waits=True), ONES)
 
 
 def test_all_short_histories_of_a_line() -> None:
-    """Of two words of a line: whichever conflicts is told, whatever comes behind it; what does not, is not."""
+    """Of two words of a line: whichever conflicts is reported, whatever comes behind it; what does not, is not."""
     rng = np.random.default_rng(3)
     acts = ["read 0", "read 1", "write 0", "write 1", "release"]
     programs = [list(p) for n in (1, 2, 3, 4) for p in itertools.product(acts, repeat=n)]
@@ -216,7 +216,7 @@ def test_a_store_to_what_another_block_reads_is_told_in_every_run(make: Any) -> 
         pytest.skip("mutable references are arguments of kernels since JAX 0.11")
     x = np.arange(6 * 128, dtype=np.int32).reshape(6, 128) + 1
     for _ in range(8):
-        text = told(make(1), x)
+        text = reported(make(1), x)
         assert re.search(r"a (bulk )?(store of another value to|load of) global memory that CTA \(\d, 0, 0\) (reads|wrote)", text), text
     np.testing.assert_array_equal(run(make(0), x), 2 * x)
 
@@ -307,7 +307,7 @@ def test_a_value_of_memory_that_nobody_wrote_decides() -> None:
         pl.when(s[0] == 0)(lambda: plgpu.barrier_wait(bar))
         o[...] = jnp.ones((128,), jnp.int32)
 
-    text = told(kernel(body, like((128,), I32), SMEM((128,), I32), Barrier()))
+    text = reported(kernel(body, like((128,), I32), SMEM((128,), I32), Barrier()))
     assert "memory that nothing wrote decides" in text and "with other contents of that memory: " in text and "test_findings.py" in text, text
 
 
@@ -341,7 +341,7 @@ def test_a_forgotten_wait_names_the_read() -> None:
         plgpu.copy_gmem_to_smem(x, s, bar)
         o[...] = s[...]  # READ
 
-    text = told(kernel(body, like((128,), F32), SMEM((128,), F32), Barrier()), X)
+    text = reported(kernel(body, like((128,), F32), SMEM((128,), F32), Barrier()), X)
     line = body.__code__.co_firstlineno + 2
     assert f"test_findings.py:{line}" in text and "barrier_wait" in text, text
 
@@ -352,7 +352,7 @@ def test_too_many_arrivals_have_a_remedy() -> None:
         o[...] = jnp.zeros((128,), F32)
 
     call = lambda n: kernel(body, like((128,), F32), Barrier(num_arrivals=n))  # noqa: E731
-    text = told(call(2))
+    text = reported(call(2))
     assert "at most 2 more arrivals" in text and "remedy: let `num_arrivals` be the number of arrivals of a phase" in text, text
     run(call(3))
 
@@ -371,7 +371,7 @@ def test_blocks_that_wait_for_blocks_which_have_not_begun() -> None:
         scratch = SMEM((50_000,), I32)
         return kernel(lambda *refs: body(*refs, count=count), like((count,), I32), scratch, grid=(count,), grid_names=("i",))
 
-    text = told(call(blocks))
+    text = reported(call(blocks))
     assert f"{blocks - fit} of {blocks} blocks have not begun: {fit} fit at once" in text and "core_count" in text, text
     run(call(fit))
 
@@ -382,7 +382,7 @@ def test_an_index_outside_of_its_dimension_is_softened(capfd: pytest.CaptureFixt
 
     call, x = kernel(body, like((128,), F32)), np.arange(512, dtype=np.float32).reshape(2, 256)
     n = np.array([200], np.int32)
-    assert "outside of its dimension" in told(call, n, x)
+    assert "outside of its dimension" in reported(call, n, x)
     np.testing.assert_array_equal(run(call, n, x, check="warn"), x.reshape(-1)[200:328])
     assert "outside of its dimension" in capfd.readouterr().err
     np.testing.assert_array_equal(run(call, n, x, check="off"), x.reshape(-1)[200:328])
@@ -395,7 +395,7 @@ def test_loads_outside_of_an_array_give_zeros(capfd: pytest.CaptureFixture[str])
 
     call, x = kernel(body, like((128,), F32)), np.arange(256, dtype=np.float32) + 1
     n = np.array([192], np.int32)
-    assert "outside" in told(call, n, x)
+    assert "outside" in reported(call, n, x)
     expected = np.concatenate([x[192:], np.zeros(64, np.float32)])
     for check in ("warn", "off"):
         np.testing.assert_array_equal(run(call, n, x, check=check), expected)
@@ -429,7 +429,7 @@ def between_warpgroups(commits: bool, arrives: bool) -> Any:
 
 @pytest.mark.parametrize("commits, arrives", [(False, True), (True, False), (False, False)])
 def test_what_another_warpgroup_copies(commits: bool, arrives: bool) -> None:
-    text = told(between_warpgroups(commits, arrives), X)
+    text = reported(between_warpgroups(commits, arrives), X)
     assert "commit the writes (`commit_smem`)" in text and "in the warpgroup that makes them" in text, text
     assert ("arrive at a barrier (`barrier_arrive`)" in text) != arrives, text
     np.testing.assert_array_equal(run(between_warpgroups(True, True), X), X)
@@ -444,7 +444,7 @@ def test_arrivals_are_counted_as_the_kernel_counts_them() -> None:
 
         return kernel(body, like((128,), F32), Barrier(num_arrivals=arrivals))
 
-    text = told(call(2), X)
+    text = reported(call(2), X)
     assert "1 of 2 arrivals to come" in text and "deadlock" in text, text
     np.testing.assert_array_equal(run(call(1), X), X)
 
@@ -464,7 +464,7 @@ def test_arrivals_of_a_cluster_are_counted_as_the_kernel_counts_them() -> None:
         barrier = plgpu.ClusterBarrier(collective_axes=("c",))
         return kernel(body, like((2, 128), F32), barrier, cluster=(2,), cluster_names=("c",))
 
-    text = told(call(False), X)
+    text = reported(call(False), X)
     assert "deadlock" in text and "1 of 2 arrivals to come" in text, text
     np.testing.assert_array_equal(run(call(True), X), [X, X])
 
@@ -486,7 +486,7 @@ def test_arrivals_beyond_a_phase_are_counted_as_the_kernel_counts_them() -> None
 
         return kernel(body, like((128,), F32), SMEM((128,), F32), Barrier(num_arrivals=1), num_threads=2, thread_name="wg")
 
-    text = told(call(True), X)
+    text = reported(call(True), X)
     assert "expected: no more arrivals in this phase, which has all of its own" in text and "got: 1\n" in text, text
     np.testing.assert_array_equal(run(call(False), X), X)
 
@@ -510,7 +510,7 @@ def refilled_multicast(orders: bool) -> Any:
 
 def test_a_multicast_that_a_peer_still_reads() -> None:
     x = np.arange(384, dtype=np.float32).reshape(3, 128)
-    assert "plgpu.ClusterBarrier" in told(refilled_multicast(False), x)
+    assert "plgpu.ClusterBarrier" in reported(refilled_multicast(False), x)
     np.testing.assert_array_equal(run(refilled_multicast(True), x), [x, x])
 
 

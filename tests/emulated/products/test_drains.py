@@ -35,7 +35,7 @@ def test_drains_equal_numpy(programs: list[Drained]) -> None: ...
 )  # fmt: skip
 @pytest.mark.shared
 def test_what_runs_ahead_is_in_nobodys_way(seed: int) -> None:
-    """The emulator tells each of these, if the producer runs ahead."""
+    """The emulator reports each of these, if the producer runs ahead."""
     program = Drained.of(seed)
     assert not program.runs_ahead and (program.shared == "met" or program.hands in ("on", "device", "told"))
     assert "defer_drains" not in changed_by(program)

@@ -20,7 +20,7 @@ SEEDS = 100
 def test_what_is_missing_shows(twin: Broken) -> None:
     """Under the default schedule: a diagnosis with the decisive words, at the user's line; or a wrong number.
 
-    On one host thread: of CTAs that race with each other, several threads decide which one is told of.
+    On one host thread: of CTAs that race with each other, several threads decide which one is reported.
     """
     if twin.shows is None:
         assert not twin.subject.is_right(twin.emulate(threads=1)), "the result is right all the same"

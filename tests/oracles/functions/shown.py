@@ -6,7 +6,7 @@ B, I, G, M, W, P = (f"tests/suites/suite_{name}.py" for name in ("barriers", "in
 LC, BF, N = (f"tests/suites/suite_{name}.py" for name in ("launch_context", "barrier_forms", "narrow"))
 PY = "tests/emulated/tools/test_"
 
-#: What, the page that tells of it, and `file: test` that show it.
+#: What, the page that describes it, and `file: test` that show it.
 ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     # Barriers
     ("named barriers, by numbers that are known or computed", "BARRIERS.md", (f"{I}: ping_pong_by_named_barriers", f"{B}: named_barriers_by_computed_numbers")),

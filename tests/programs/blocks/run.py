@@ -52,7 +52,7 @@ def _compare(call: Any, compute: Callable[[], tuple[Sequence[Any], Sequence[Any]
         except smalt.ExecutionError as e:
             if "memory that nothing wrote" not in e.what:
                 raise
-            # A program that computes with such memory is told so. What else it computes is to be right.
+            # A program that computes with such memory is reported. What else it computes is to be right.
             with smalt.emulated("H100", check="off"):
                 got, want = compute()
     for g, w in zip(got, want, strict=True):

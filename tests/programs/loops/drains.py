@@ -2,7 +2,7 @@
 
 Loops over slots and steps are loops or written out; slots and barriers are those of an array, or each its own; operands are released together or
 each for itself; waits, copies and releases come in several orders; two blocks of a cluster may share an operand. In some kernels the producer may not
-run ahead: a slot is read until another one is released, also by the other block, something else is waited for, or told, or handed on behind the
+run ahead: a slot is read until another one is released, also by the other block, something else is waited for, or signalled, or handed on behind the
 ring's barriers. Each kernel has a NumPy reference. Numbers are small and whole, so sums are exact.
 """
 

@@ -1,4 +1,4 @@
-"""Random kernels with several products in a round: what may run together, what must not, and what others are told when.
+"""Random kernels with several products in a round: what may run together, what must not, and what others are signalled when.
 
 One warpgroup fills a ring of slots, the other multiplies what is in them, computes with the sums, stores some of it to shared memory
 that it multiplies again, and releases each slot when it has read it: now and then with products in flight that read something else.

@@ -47,7 +47,7 @@ class Staged(Loops):
         transposed: The right operand lies as columns.
         steps: Products into one accumulator.
         between: What happens between the load and the product: nothing; the operand is stored over ("over"), stored elsewhere ("shared"), or
-            somebody else is told ("arrive").
+            another thread is signalled ("arrive").
         products: Products of one converted operand.
     """
 

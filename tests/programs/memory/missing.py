@@ -3,7 +3,7 @@
 Of each random program every barrier that smalt places is left out, one at a time. `verify_order` should say so of the
 compiled kernel, and the emulator of a run that comes to where the barrier was, by a diagnosis or a wrong number under some schedule,
 for the program's own numbers or with the same index everywhere, so that what may meet does.
-Who says nothing is told, with the line before which the barrier stood.
+Which of the two reports nothing is printed, with the line before which the barrier stood.
 """
 
 from __future__ import annotations

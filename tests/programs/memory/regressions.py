@@ -332,7 +332,7 @@ COLUMN: Expr = by_columns(Bin("+", Iota(SLOT, 1), I))
 
 
 def ring(name: str, *worker: Stmt, rounds: int = 2, informer: int = 0, more: tuple[Stmt, ...] = ()) -> Program:
-    """Warpgroup 0 fills slots; it, or warpgroup 2, tells the worker, 1, of a load that is over."""
+    """Warpgroup 0 fills slots; it, or warpgroup 2, signals the worker, 1, that a load is over."""
     tells = (Wait("full", S_I), Arrive("go", S_I))
     fill = (If(Bin("<", Const(1), I), blocks=((Wait("free", S_I),), ())), CopyIn(at("xs", I), at("r", S_I), "full", S_I))
     waits = tuple(Wait("free", Const(i % 2)) for i in range(rounds - 2, rounds))

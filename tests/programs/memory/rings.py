@@ -1,6 +1,6 @@
 """Rings of slots that one warpgroup fills by bulk loads and others work on, who learn of a load by its barrier, or otherwise.
 
-In round `i` the loader fills slot `i % slots`. A worker waits for the load at any point of its round, or is told by who has waited; it reads and
+In round `i` the loader fills slot `i % slots`. A worker waits for the load at any point of its round, or is signalled by who has waited; it reads and
 writes slots before and behind that, in whatever layouts; then it frees the slot. Rounds are loops or are written out.
 What a draft gets wrong the interpreter finds, and it goes.
 """
@@ -55,7 +55,7 @@ def draft(rng: random.Random, name: str) -> Program:
     together = rng.random() < 0.6  # on one barrier
     warpgroups = rng.choice((2, 2, 3))
     workers = [1] if warpgroups == 2 or rng.random() < 0.4 else [1, 2]
-    # Who else knows that a load is over: the loader, or a warpgroup that does nothing but tell.
+    # Who else knows that a load is over: the loader, or a warpgroup that does nothing but signal.
     informers = [wg for wg in range(warpgroups) if wg not in workers and rng.random() < 0.7]
     fulls = ["full"] if together or len(rings) == 1 else [f"full{k}" for k in range(len(rings))]
     per_full = len(rings) // len(fulls)
@@ -76,7 +76,7 @@ def draft(rng: random.Random, name: str) -> Program:
         return [*behind_first, *fill, *(tell(0, slot) if 0 in informers else [])]
 
     def tell(by: int, slot: Expr) -> list[Stmt]:
-        """Waits for what is loaded; the first that does tells the workers."""
+        """Waits for what is loaded; the first that does signals the workers."""
         return [*waits(slot), *(Arrive(f"go{wg}", slot) for wg in workers if informers[0] == by)]
 
     def inform(_: Expr, slot: Expr) -> list[Stmt]:
@@ -87,7 +87,7 @@ def draft(rng: random.Random, name: str) -> Program:
         told = bool(informers) and rng.random() < 0.8
         count = [rng.choice((0, 0, 0, 1)), rng.choice((0, 1, 1, 2)), rng.choice((0, 1, 1, 2))]
         plan = [[touch(wg, known) for _ in range(n)] for n, known in zip(count, (False, bool(informers), True))]
-        late = rng.random() < 0.7  # told before it waits
+        late = rng.random() < 0.7  # signalled before it waits
 
         def steps(i: Expr, slot: Expr) -> list[Stmt]:
             parts = [[s for t in part for s in t(i, slot)] for part in plan]

@@ -1,4 +1,4 @@
-"""Blocks that tell each other through device memory, and what their authors may forget.
+"""Blocks that signal each other through device memory, and what their authors may forget.
 
 Each kernel is a function of `flaw`: None for the right one, else the name of the mistake.
 """

@@ -97,7 +97,7 @@ def loop(lower: int, upper: int, body: Callable[[int, Any], Any], carry: Any) ->
 
 
 def by_numpy(patch: Any) -> None:
-    """Kernels are executed here; `patch` is told what is changed for it."""
+    """Kernels are executed here; `patch` is given what is changed for it."""
     import jax
     import jax.experimental.pallas.mosaic_gpu as plgpu
 

@@ -180,7 +180,7 @@ broken(bulk, "loads before it waits", "race", "bulk store", "bulk load")
 
 @right_one
 def bulk_pull(n: int, flaw: str | None = None) -> Program:
-    """What the right neighbour has computed is loaded from there, after it said so; it stays until told."""
+    """What the right neighbour has computed is loaded from there, after it said so; it stays until it is signalled."""
 
     def local(x):
         def body(x, o, made, buf, bar, sems):
@@ -210,7 +210,7 @@ broken(bulk_pull, "no handshake at the end", "left", "pull")
 
 @right_one
 def push(n: int, flaw: str | None = None) -> Program:
-    """Into the output of the device to the right, which ends when it has been told."""
+    """Into the output of the device to the right, which ends when it has been signalled."""
 
     def local(x):
         def body(x, o, sem):
@@ -230,12 +230,12 @@ broken(push, "nobody waits", "left", "push")
 
 @right_one
 def pull(n: int, flaw: str | None = None) -> Program:
-    """From the input of the device to the right, which may go once it has been told."""
+    """From the input of the device to the right, which may go once it has been signalled."""
 
     def local(x):
         def body(x, o, sem):
             of = right(n)
-            if flaw == "tells before it loads":
+            if flaw == "signals before it loads":
                 handshake(sem, of)
             o[...] = plgpu.remote_ref(x, of)[...]  # load
             if flaw is None:
@@ -248,7 +248,7 @@ def pull(n: int, flaw: str | None = None) -> Program:
 
 
 broken(pull, "no handshake at the end", "left", "load")
-broken(pull, "tells before it loads", "left", "load")
+broken(pull, "signals before it loads", "left", "load")
 
 
 # ------------------------------------------------------------------------------------------ rounds
@@ -572,15 +572,15 @@ broken(tiles, "fetches before it waits", "race", "tile out", "tile in")
 
 
 def outcome(twin: Broken, n: int) -> tuple[str, str]:
-    """found (as it must be), badly told, or missed; and what was said."""
+    """found (as it must be), badly reported, or missed; and what was said."""
     with twin.subject().scope():
         try:
             program = twin.make(n)
             got = program.run()
-        except Exception as e:  # noqa: BLE001  (it is told)
+        except Exception as e:  # noqa: BLE001  (it is reported)
             text = str(e)
             fault = twin.fault(text)
-            return ("badly told", f"{fault}\n{text}") if fault else ("found", text)
+            return ("badly reported", f"{fault}\n{text}") if fault else ("found", text)
         wrong = program.fault(got)
         return "missed", f"no diagnosis; the result is {'wrong: ' + wrong if wrong else 'right'}"
 

@@ -58,7 +58,7 @@ def barrier_in_rounds(n: int) -> Program:
 
 @subject(devices=_power_of_2)
 def dissemination_barrier(n: int) -> Program:
-    """log n steps: step s tells the device 2^s to the right."""
+    """log n steps: step s signals the device 2^s to the right."""
     steps = n.bit_length() - 1
 
     def local(x):
@@ -130,7 +130,7 @@ def ring_all_gather(n: int) -> Program:
 
 @subject(jnp.float32, jnp.float16)
 def ring_all_gather_by_bulk_copies(n: int, dtype: Any) -> Program:
-    """In pieces through shared memory: load, bulk store to the right, tell it."""
+    """In pieces through shared memory: load, bulk store to the right, signal it."""
     pieces = 3
 
     def local(x):
@@ -866,7 +866,7 @@ def grid_larger_than_a_machine(n: int) -> Program:
 
 @subject()
 def persistent_blocks(n: int) -> Program:
-    """Few blocks, many pieces: each takes every fourth, and all are told once."""
+    """Few blocks, many pieces: each takes every fourth, and all are signalled once."""
     blocks, pieces = 4, 18
 
     def local(x):

@@ -117,7 +117,7 @@ def late(rounds: int) -> str:
     return f"one device came {seconds:.2f} s late"
 
 
-def told(program: Any, right: Any, waits: int, *parts: str) -> str:
+def reported(program: Any, right: Any, waits: int, *parts: str) -> str:
     """The error of a program in which device `waits` (or more) does not end where its second argument is 0; `parts`: what it has to say. Where it is
     1 it does what `right` does, before and after the error.
     """
@@ -155,7 +155,7 @@ def absent(_: int) -> str:
         return lax.cond((lax.axis_index("x") != 1) | (go[0] > 0), lambda x: next_one(x, params=params), lambda x: x, x)
 
     said = "did not come" if jax.default_backend() == "gpu" else "have not come"
-    return told(program, lambda x: np.roll(x, 1, axis=0) + 1, 0, "device 1 of", said)
+    return reported(program, lambda x: np.roll(x, 1, axis=0) + 1, 0, "device 1 of", said)
 
 
 def unsignalled(_: int) -> str:
@@ -173,7 +173,7 @@ def unsignalled(_: int) -> str:
 
     out = jax.ShapeDtypeStruct(SHAPE, jnp.int32)
     call = kernel(body, out, plgpu.SemaphoreType.REGULAR, params=params)
-    return told(call, lambda x: x, 1, "endurance.py:", "semaphore" if jax.default_backend() == "gpu" else "deadlock")
+    return reported(call, lambda x: x, 1, "endurance.py:", "semaphore" if jax.default_backend() == "gpu" else "deadlock")
 
 
 PARTS = {"many": many, "replays": replays, "late": late, "absent": absent, "unsignalled": unsignalled}

@@ -43,7 +43,7 @@ def store_to_right(n: int, dtype: Any) -> Program:
 
 @subject(*ALL_TYPES)
 def load_from_right(n: int, dtype: Any) -> Program:
-    """Everybody loads the input of the device to the right, which may end once it has been told."""
+    """Everybody loads the input of the device to the right, which may end once it has been signalled."""
 
     def local(x):
         def body(x, o, sem):
@@ -522,7 +522,7 @@ def histogram(n: int) -> Program:
 
 @subject(*ALL_TYPES)
 def bulk_store_to_right(n: int, dtype: Any) -> Program:
-    """A bulk store into a peer is complete when it has been waited for, and is then told."""
+    """A bulk store into a peer is complete when it has been waited for, and is then announced."""
 
     def local(x):
         def body(x, o, buf, sem):

@@ -93,7 +93,7 @@ def parallel_signals(n: int) -> Program:
 
 @subject()
 def global_semaphore(n: int) -> Program:
-    """One semaphore for all blocks of a device: every block of every device tells everybody."""
+    """One semaphore for all blocks of a device: every block of every device signals all."""
     blocks = 4
 
     def local(x):
@@ -384,7 +384,7 @@ def scoped_semaphore(n: int) -> Program:
 
 @subject(lacks="" if hasattr(plgpu, "alloc_semaphore") else "plgpu.alloc_semaphore")
 def semaphore_as_argument(n: int) -> Program:
-    """Semaphores that outlive a kernel: the second kernel waits for what the first one was told."""
+    """Semaphores that outlive a kernel: the second kernel waits for what the first one was sent."""
 
     def local(x):
         sem = plgpu.alloc_semaphore((2,))

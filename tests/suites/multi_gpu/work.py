@@ -54,6 +54,6 @@ def one(subject: Subject, devices: int, trace: bool = False, schedules: Sequence
                     if digest(again := program.run()) != digest(got):
                         fault = f"under the schedule {schedule}: {program.fault(again) or 'other bits'}"
         return result("wrong" if fault else "right", fault or "", digest=digest(got))
-    except Exception as e:  # noqa: BLE001  (it is told)
+    except Exception as e:  # noqa: BLE001  (it is reported)
         kind = getattr(e, "fault", type(e).__name__)
         return result("refused" if kind == "Unsupported" else "error", f"{type(e).__name__}: {e}"[:4000])
