@@ -40,7 +40,7 @@ def watched(tool: str, command: list[str]) -> str:
 def test_right_kernels_are_clean(tool: str) -> None:
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_asynchrony.py"]
     if tool == "racecheck":
-        # Which "might have exited": racecheck does not see that a block whose arrival somebody waits for is still there.
+        # Which "might have exited": racecheck does not see that a block whose arrival is waited for is still there.
         command += ["-k", "not cluster_exchange"]
     printed = watched(tool, command)
     assert re.search(r"\b\d+ passed", printed) and "skipped" not in printed, printed[-2000:]

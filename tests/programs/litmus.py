@@ -75,12 +75,12 @@ def draw(seed: int) -> Program:
     owners = range(GLOBAL if kind in ("both", "clusters") else 0, BLOCKS)
     in_global = kind != "shared"
     # Few threads and words, so that they have to do with each other.
-    everybody = list(itertools.product(range(clusters), range(BLOCKS), range(WARPGROUPS)))
-    some = rng.permutation(len(everybody))[: one_of(2, 2, 3, len(everybody))]
+    threads = list(itertools.product(range(clusters), range(BLOCKS), range(WARPGROUPS)))
+    some = rng.permutation(len(threads))[: one_of(2, 2, 3, len(threads))]
     data, words = one_of(1, 1, DATA), one_of(1, WORDS)
     turns = []
     for _ in range(int(rng.integers(4, 15))):
-        thread = everybody[one_of(*some)]
+        thread = threads[one_of(*some)]
         op = one_of("read", "read", "write", "load", "load", "store", "store", "add", "fence")
         owner = one_of(*owners) if kind != "clusters" else one_of(GLOBAL, GLOBAL, *owners)
         if op in ("read", "write"):
@@ -182,7 +182,7 @@ def is_race(program: Program) -> bool:
 
 
 def is_polled(events: list[Event], a: Event, b: Event) -> bool:
-    """Whether somebody of `b`'s cluster has looked at the word since `a`, which is no atomic, stored to it."""
+    """Whether a thread of `b`'s cluster has looked at the word since `a`, which is no atomic, stored to it."""
     return a.op == "store" and any(e.op == "load" and e.place == a.place and e.thread[0] == b.thread[0] for e in events[a.at : b.at])
 
 

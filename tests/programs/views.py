@@ -449,7 +449,7 @@ class Shared:
                 plgpu.copy_gmem_to_smem(x.at[i], buf, bar, collective_axes=axes)
                 plgpu.barrier_wait(bar)
                 o[block, i] = buf[...]
-                # Nobody's buffer is filled again before everybody has read.
+                # No buffer is filled again before all blocks have read.
                 for barrier in everyone:
                     plgpu.barrier_arrive(barrier)
                     plgpu.barrier_wait(barrier)

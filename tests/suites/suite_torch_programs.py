@@ -667,7 +667,7 @@ def test_errors_while_pytorch_compiles() -> None:
 
 
 def test_derivatives_of_derivatives_that_there_are_not() -> None:
-    """Where somebody asks for them, and not where they are only possible."""
+    """Where the user asks for them, and not where they are only possible."""
     x, once = normal(16, 128, grad=True), smalt.as_torch_kernel(twice_by_hand)
     y = once(x)
     (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)

@@ -1,4 +1,4 @@
-"""Kernels whose waits have a limit: each waits for somebody who comes where `go` is 1, and gives up where it is 0.
+"""Kernels whose waits have a limit: each waits for an arrival that comes where `go` is 1, and gives up where it is 0.
 
 `python -m tests.suites.timeouts CASE [rounds]` runs one on the machine that there is, in turns with what gives up.
 """

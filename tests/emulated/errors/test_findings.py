@@ -1,4 +1,4 @@
-"""What the emulator finds in kernels that strangers write: that it is reported, what the words say, and that right twins are not.
+"""What the emulator finds in kernels that others write: that it is reported, what the words say, and that right twins are not.
 
 Races older than a warp's last release, bulk stores in flight, stores to what another block reads, memory that nobody wrote, and blocks that
 wait for blocks which have not begun.

@@ -1,6 +1,6 @@
 """Random products whose left operand is loaded from shared memory and converted for them: they may begin with a half of it.
 
-In some kernels something stands against it: the operand is stored over, given back, or wanted by somebody else before the product, or has
+In some kernels something stands against it: the operand is stored over, given back, or wanted by another thread before the product, or has
 too few columns. Each has a NumPy reference; numbers are small and whole, so sums are exact.
 """
 

@@ -58,7 +58,7 @@ class Turned(Loops):
             ("fresh").
         lasts: Last products, each into an array that is carried.
         free_k: The first ring's slot is given back behind its read ("read"), or at the step's end ("end").
-        free_v: The second ring's slot is given back by an arrival ("own"), only if somebody waits for it ("asked"), by the next step's
+        free_v: The second ring's slot is given back by an arrival ("own"), only if another warpgroup waits for it ("asked"), by the next step's
             arrival for the first ring ("k"), or by one worker, behind the next meeting ("meeting").
         extra: What else a step does at its end.
         uses_late: What a step ends with is used by the next one's arithmetic.

@@ -73,7 +73,7 @@ from tests.programs.memory.tree import (
     stored,
 )
 
-#: Whether authors commit stores to shared memory before a bulk load overwrites them: the PTX memory model asks somebody for that
+#: Whether authors commit stores to shared memory before a bulk load overwrites them: the PTX memory model asks for that
 #: fence, JAX's documentation asks authors for it before *reads* only, so that it is the compiler's.
 COMMITS_BEFORE_LOADS = False
 #: What a block's allocations may sum up to: Hopper's 227 KiB, less scratch.
@@ -883,10 +883,10 @@ class Machine:
         phase = len(bar.phases)
         for who, when in bar.waits.get(phase - 1, []):
             if bar.clock[who] < when:
-                raise Invalid("a phase ends that somebody may have yet to see", path)
+                raise Invalid("a phase ends that a thread may have yet to see", path)
         for who, seen in bar.seen.items():
             if seen < phase:
-                raise Invalid("a phase ends before somebody saw the last", path)
+                raise Invalid("a phase ends before any thread saw the last", path)
         bar.phases.append(bar.clock)
         bar.clock = Clock()
         bar.count = 0

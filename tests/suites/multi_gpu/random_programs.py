@@ -118,7 +118,7 @@ def generate(seed: int, n: int) -> Conversation:
             if kind == "multicast":
                 target = int(rng.integers(tiles - n + 1))
             targets = {(b, target + i) for i in range(n if kind == "multicast" else 1)}
-            # In a phase nobody reads what somebody writes, and nobody writes what another step writes.
+            # In a phase no step reads what another writes, and none writes what another writes.
             if (a, source) in written or (a, source) in targets or targets & (written | read):
                 continue
             written |= targets
