@@ -4,7 +4,7 @@
     .ci/run --tests     the tests alone, on the Python that runs this: `make test`; every third batch of random programs
 
 The Pythons have JAX 0.10.2, 0.11.2 and 0.12.0.1. Where there are several, each runs all that depends on the version of JAX, and
-a share of the tests that do not (`tests/python/conftest.py`).
+a share of the tests that do not (`tests/emulated/conftest.py`).
 
 The compiler is built; then two lanes run side by side: its tests in Python, and Rust's lints and tests. The table at the end
 says how long each step took, by the clock and in seconds of processors.
@@ -188,7 +188,7 @@ def main() -> int:
         for i, venv in enumerate([] if "build" in failures else venvs):
             versions = output(venv / "bin/python", "-c", "import sys, jax; print('Python', sys.version.split()[0], 'JAX', jax.__version__)")
             share = {"SMALT_TEST_SHARE": f"{i}/{len(venvs)}", "SMALT_TEST_BATCHES": os.environ.get("SMALT_TEST_BATCHES", "3" if args.tests else "1")}
-            pytest = [venv / "bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "loadgroup", "tests/python"]
+            pytest = [venv / "bin/python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "auto", "--dist", "loadgroup"]
             attempt(Step(f"pytest, {versions}", pytest, {**library, **share}), live=True)
 
     beside = threading.Thread(target=rust)

@@ -2,7 +2,7 @@
 
     PYTHONPATH=jax_plugin:. python benchmarks/parked.py [--first 1000] [--count 150] [--json out.json]
 
-Random loops (`tests/kernels/parked.py`), those of the seeds that park at all. One process for each way, one after the other on the same GPU;
+Random loops (`tests/programs/loops/parked.py`), those of the seeds that park at all. One process for each way, one after the other on the same GPU;
 CUPTI medians. The kernels' numbers are checked by `tests/gpu/test_running.py`. The table is last.
 """
 
@@ -28,7 +28,7 @@ def of_seed(seed: int) -> tuple[Any, list[Any], str] | None:
     import jax
 
     import smalt
-    from tests.kernels.parked import Parked
+    from tests.programs.loops.parked import Parked
 
     program = dataclasses.replace(Parked.of(seed), dynamic=False, tiles=0, is_inside=False, trips=400)
     inputs = program.inputs()

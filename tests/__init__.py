@@ -1,6 +1,9 @@
-"""What the suites share."""
+"""The tests that are written in Python; docs/ARCHITECTURE.md has their rooms.
 
+`machine.py`, `contexts.py` and `fresh.py` are shared by all rooms and import none of them.
+"""
 
-def too_many(refused: int, of: int) -> bool:
-    """Whether so many random programs were refused that the others say little: a generator writes what smalt has."""
-    return refused > max(1, of // 50)
+import pathlib
+
+#: The source tree.
+ROOT = pathlib.Path(__file__).resolve().parents[1]

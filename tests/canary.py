@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 PACKAGES = ("numpy", "ml_dtypes", "absl-py", "flatbuffers")
 
 #: One or two of each kind: copies, barriers, clusters, products, control flow, blocks, layouts, MLIR, derivatives.

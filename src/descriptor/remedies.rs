@@ -1,4 +1,4 @@
-//! What to write instead of what is not supported: one row a primitive. `tests/python/test_remedies.py` holds every row to its word,
+//! What to write instead of what is not supported: one row a primitive. `tests/unit/test_remedies.py` holds every row to its word,
 //! by a kernel that follows it.
 
 /// A primitive, or a prefix of one (`random_*`), and what to do without it. The first row that fits counts.

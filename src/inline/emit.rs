@@ -259,7 +259,7 @@ impl Emitter<'_> {
     }
 
     /// High halves of 32-bit products as parts of whole ones. ptxas before 13.4 makes one instruction of the high half and a sum, and loses every
-    /// second turn of a loop that adds the same product again (`tests/kernels/suite_inline_ptx.py` has such loops).
+    /// second turn of a loop that adds the same product again (`tests/suites/suite_inline_ptx.py` has such loops).
     fn with_wide_products(&mut self, inst: Inst<Value>) -> Inst<Value> {
         let (ty, a, b) = match inst {
             Inst::MulHi { ty, a, b, .. } | Inst::MadHi { ty, a, b, .. } => (ty, a, b),

@@ -63,7 +63,7 @@ class Worker:
     def run(self, name: str, timeout: float) -> dict[str, Any]:
         if self.process is None or self.process.poll() is not None:
             command = [sys.executable, "-m", "tests.corpus.run", "--worker"]
-            # The worker finds what this process finds, however it was told.
+            # The worker finds what this process finds, however that was asked of it.
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
             self.process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -9,20 +9,16 @@ import os
 
 import pytest
 
-from tests.arrays.pool import results
-from tests.arrays.suite import *  # noqa: F403
-from tests.arrays.suite import judge
+from tests.fuzz.grammar import Grammar
+from tests.fuzz.seeds import named, right_in_processes
+from tests.programs.arrays.run import ARRAYS, ARRAYS_OF_WARPS
 
 COUNT = int(os.environ.get("SMALT_TEST_ARRAYS", "300"))
 JOBS = min(12, os.cpu_count() or 1)
 
-
-@pytest.fixture(autouse=True)
-def modest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several processes share the device."""
-    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+test_regression = named(ARRAYS)
 
 
-@pytest.mark.parametrize("how", [None, "by_warps"])
-def test_random_programs(how: str | None) -> None:
-    judge(list(results(range(COUNT), JOBS, limit=60, how=how)))
+@pytest.mark.parametrize("grammar", [pytest.param(ARRAYS, id="None"), pytest.param(ARRAYS_OF_WARPS, id="by_warps")])
+def test_random_programs(grammar: Grammar) -> None:
+    right_in_processes(grammar, range(COUNT), JOBS, may_refuse=True, limit=60)

@@ -1,10 +1,10 @@
-"""The right kernels of tests/asynchrony on the GPU: right, and the bits of the emulator."""
+"""The right kernels of tests/suites/asynchrony on the GPU: right, and the bits of the emulator."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.asynchrony.subject import Subject, load_all
+from tests.suites.asynchrony.subject import Subject, load_all
 
 SUBJECTS, _ = load_all()
 

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import smalt
-from tests.numerics.attention import CASES, Attention
+from tests.oracles.attention import CASES, Attention
 
 
 @pytest.mark.parametrize("case", [*CASES, Attention("causal", 64, 128), Attention("causal", 128, 128)], ids=str)

@@ -12,9 +12,8 @@ import textwrap
 import pytest
 
 from smalt import _native
-from tests.prints.cases import CASES
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests import ROOT
+from tests.suites.prints.cases import CASES
 
 
 def run(*arguments: str, **env: str) -> str:
@@ -28,7 +27,7 @@ def run(*arguments: str, **env: str) -> str:
 @pytest.fixture(scope="module")
 def texts() -> dict[str, dict[str, str]]:
     """By platform and case."""
-    return {platform: json.loads(run("-m", "tests.prints", "--json", JAX_PLATFORMS=platform).splitlines()[-1]) for platform in ("cuda", "cpu")}
+    return {platform: json.loads(run("-m", "tests.suites.prints", "--json", JAX_PLATFORMS=platform).splitlines()[-1]) for platform in ("cuda", "cpu")}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -155,7 +154,7 @@ def test_devices_that_wait_for_each_other() -> None:
         pytest.skip(f"needs two GPUs; here: {len(devices)}")
     lines = script(
         """
-        from tests.multi_gpu import suite
+        from tests.suites.multi_gpu import suite
         def local(x):
             def body(x, o, sem):
                 i = x[0, 0]

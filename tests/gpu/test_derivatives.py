@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-import smalt
-from tests.blocks import bodies
+from tests.fuzz.seeds import seeds
+from tests.programs.blocks.bodies import BODIES_BACKWARDS, BODIES_FORWARDS
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-@pytest.mark.parametrize("first", range(0, 200, 50))
-def test_random_bodies(first: int, backwards: bool) -> None:
-    with smalt.enabled(True):
-        for seed in range(first, first + 50):
-            bodies.Program(seed, static=backwards).check(backwards)
+@seeds({"False": BODIES_FORWARDS, "True": BODIES_BACKWARDS}, 200, 50)
+def test_random_bodies(programs: list[Any]) -> None: ...

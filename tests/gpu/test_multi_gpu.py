@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from smalt import _native
-from tests.multi_gpu.supervise import as_it_must_be, environment, line, supervise
+from tests.suites.multi_gpu.supervise import as_it_must_be, environment, line, supervise
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +21,9 @@ def two_gpus() -> None:
 
 def test_gpus_and_emulated_devices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    real = {r["name"]: r for r in supervise("tests.multi_gpu", 2)}
+    real = {r["name"]: r for r in supervise("tests.suites.multi_gpu", 2)}
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    emulated = {r["name"]: r for r in supervise("tests.multi_gpu", 2)}
+    emulated = {r["name"]: r for r in supervise("tests.suites.multi_gpu", 2)}
     wrong = [line(r) for r in real.values() if not as_it_must_be(r)]
     assert not wrong, "\n".join(wrong)
     differ = [line(r) for name, r in real.items() if r.get("digest") != emulated[name].get("digest")]
@@ -31,8 +31,8 @@ def test_gpus_and_emulated_devices_agree(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def several_processes(*more: str) -> None:
-    single = {r["name"]: r for r in supervise("tests.multi_gpu", 2)}
-    several = {r["name"]: r for r in supervise("tests.multi_gpu", 2, more=more, processes=2)}
+    single = {r["name"]: r for r in supervise("tests.suites.multi_gpu", 2)}
+    several = {r["name"]: r for r in supervise("tests.suites.multi_gpu", 2, more=more, processes=2)}
     wrong = [line(r) for r in several.values() if not as_it_must_be(r)]
     assert not wrong, "\n".join(wrong)
     differ = [line(r) for name, r in several.items() if r["status"] == "right" and r["digest"] != single[name]["digest"]]
@@ -54,7 +54,7 @@ def test_two_processes_with_two_devices_each(monkeypatch: pytest.MonkeyPatch) ->
     """Four devices, two on each GPU; some kernels."""
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     only = ["ring", "device_ids", "random[1", "tma_to", "mesh_of", "barrier", "atomics[add"]
-    found = supervise("tests.multi_gpu", 4, only, more=["--share-gpus"], processes=2)
+    found = supervise("tests.suites.multi_gpu", 4, only, more=["--share-gpus"], processes=2)
     assert len(found) > 20
     wrong = [line(r) for r in found if not as_it_must_be(r)]
     assert not wrong, "\n".join(wrong)
@@ -62,7 +62,7 @@ def test_two_processes_with_two_devices_each(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("part", ["many", "replays", "late", "absent", "unsignalled"])
 def test_long_run_of_two_processes(part: str) -> None:
-    command = [sys.executable, "-m", "tests.multi_gpu.endurance", "--processes", "2", "--rounds", "20000" if part == "many" else "200"]
+    command = [sys.executable, "-m", "tests.suites.multi_gpu.endurance", "--processes", "2", "--rounds", "20000" if part == "many" else "200"]
     env = environment(2)
     env.pop("JAX_PLATFORMS", None)
     done = subprocess.run([*command, "--part", part], env=env, capture_output=True, text=True, timeout=300)

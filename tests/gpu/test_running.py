@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import pytest
 
-import smalt
-from tests.kernels.drains import Drained
-from tests.kernels.parked import Parked
-from tests.kernels.rings import Late, Ring
-from tests.kernels.running_products import Running
-from tests.kernels.running_sums import Sums
-from tests.kernels.staged import Staged
-from tests.kernels.tile_loops import Tiles
-from tests.kernels.turned_loops import Turned
+from tests.fuzz.grammar import Grammar
+from tests.fuzz.seeds import right
+from tests.programs.loops.drains import DRAINS
+from tests.programs.loops.loops import Loops
+from tests.programs.loops.parked import PARKED
+from tests.programs.loops.rings import LATE_EPILOGUES, RINGS
+from tests.programs.loops.running_products import RUNNING_PRODUCTS
+from tests.programs.loops.running_sums import RUNNING_SUMS
+from tests.programs.loops.staged import STAGED
+from tests.programs.loops.tile_loops import TILE_LOOPS
+from tests.programs.loops.turned_loops import TURNED_LOOPS
 
-PROGRAMS = {Sums: 120, Tiles: 80, Running: 60, Turned: 120, Parked: 120, Staged: 60, Ring: 80, Late: 60, Drained: 80}
+PROGRAMS = (
+    (RUNNING_SUMS, 120), (TILE_LOOPS, 80), (RUNNING_PRODUCTS, 60), (TURNED_LOOPS, 120), (PARKED, 120), (STAGED, 60), (RINGS, 80), (LATE_EPILOGUES, 60), (DRAINS, 80),
+)  # fmt: skip
 BATCH = 20
 
 
-@pytest.mark.parametrize(("kind", "first"), [(kind, first) for kind, n in PROGRAMS.items() for first in range(0, n, BATCH)])
-def test_random_loops(kind: Any, first: int) -> None:
-    for seed in range(first, first + BATCH):
-        program = kind.of(seed)
-        with smalt.enabled(True):
-            got = jax.jit(program.function())(*program.inputs())
-        program.check(jax.tree.leaves(got))
+@pytest.mark.parametrize(("grammar", "first"), [pytest.param(grammar, first, id=f"{grammar.name}-{first}") for grammar, n in PROGRAMS for first in range(0, n, BATCH)])
+def test_random_loops(grammar: Grammar[Loops], first: int) -> None:
+    right(grammar, range(first, first + BATCH))

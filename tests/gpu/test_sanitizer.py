@@ -1,9 +1,8 @@
-"""compute-sanitizer has nothing to say about the right kernels of tests/asynchrony, and about random loops with accumulators in memory."""
+"""compute-sanitizer has nothing to say about the right kernels of tests/suites/asynchrony, and about random loops with accumulators in memory."""
 
 from __future__ import annotations
 
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -11,8 +10,11 @@ import sys
 
 import pytest
 
+from tests import ROOT
+from tests.programs.loops.parked import PARKED
+from tests.programs.loops.staged import STAGED
+
 SANITIZER = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 TOOLS = ["memcheck", "racecheck", "synccheck", "initcheck"]
@@ -38,7 +40,7 @@ def watched(tool: str, command: list[str]) -> str:
 def test_right_kernels_are_clean(tool: str) -> None:
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_asynchrony.py"]
     if tool == "racecheck":
-        # Which "might have exited": racecheck does not see that a block whose arrival somebody waits for is still there.
+        # Which "might have exited": racecheck does not see that a block whose arrival is waited for is still there.
         command += ["-k", "not cluster_exchange"]
     printed = watched(tool, command)
     assert re.search(r"\b\d+ passed", printed) and "skipped" not in printed, printed[-2000:]
@@ -46,13 +48,13 @@ def test_right_kernels_are_clean(tool: str) -> None:
 
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
 @pytest.mark.parametrize(
-    ("tool", "kind"),
-    # initcheck takes what bulk copies of `Staged` stored for never written.
-    [(tool, kind) for tool in TOOLS for kind in ("parked.Parked", "staged.Staged") if (tool, kind) != ("initcheck", "staged.Staged")],
+    ("tool", "grammar"),
+    # initcheck takes what bulk copies of staged operands stored for never written.
+    [(tool, name) for tool in TOOLS for name in (PARKED.name, STAGED.name) if (tool, name) != ("initcheck", STAGED.name)],
 )
-def test_random_loops_are_clean(tool: str, kind: str) -> None:
+def test_random_loops_are_clean(tool: str, grammar: str) -> None:
     # Some further ones do not write all of their results, which initcheck sees in their copies to the host.
-    assert "5 right" in watched(tool, ["-m", "tests.gpu.run_loops", kind, "0", "5"])
+    assert "5 right" in watched(tool, ["-m", "tests.fuzz", "--gpu", "--jobs", "0", "--generator", grammar, "--seed", "0", "--count", "5"])
 
 
 # initcheck takes what bulk copies stored for never written, and says so where results are copied to the host.
@@ -61,7 +63,7 @@ def test_random_loops_are_clean(tool: str, kind: str) -> None:
 def test_inline_ptx_is_clean(tool: str) -> None:
     """Operands, lanes, memory, control and named barriers; of the random programs those of one kernel. What a GPU may leave anything in is not asked for."""
     chosen = "not nobody_finds_what_was_discarded and (not random_programs or random_programs and [0])"
-    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/test_inline_ptx.py", "-k", chosen])
+    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/gpu/suites/test_inline_ptx.py", "-k", chosen])
     assert re.search(r"\b\d+ passed", printed) and "skipped" not in printed, printed[-2000:]
 
 
@@ -72,7 +74,7 @@ def test_inline_ptx_is_clean(tool: str) -> None:
 )
 def test_barriers_and_functions_and_products_are_clean(name: str, tool: str) -> None:
     """What asks the emulator's checker is skipped there."""
-    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/gpu/test_{name}.py", "-k", "not random_rings or random_rings and [0"])
+    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/gpu/suites/test_{name}.py", "-k", "not random_rings or random_rings and [0"])
     assert re.search(r"\b\d+ passed", printed), printed[-2000:]
 
 
@@ -89,11 +91,11 @@ def test_barriers_and_functions_and_products_are_clean(name: str, tool: str) -> 
     ids=["turns", "scans", "registers"],
 )
 def test_grids_in_turn_and_loops_and_registers_are_clean(name: str, chosen: str, tool: str) -> None:
-    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/gpu/test_{name}.py", "-k", chosen])
+    printed = watched(tool, ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/gpu/suites/test_{name}.py", "-k", chosen])
     assert re.search(r"\b\d+ passed", printed), printed[-2000:]
 
 
 @pytest.mark.skipif(SANITIZER is None, reason="needs compute-sanitizer")
 @pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "initcheck"])
 def test_prints_are_clean(tool: str) -> None:
-    watched(tool, ["-m", "tests.prints", "--json"])
+    watched(tool, ["-m", "tests.suites.prints", "--json"])

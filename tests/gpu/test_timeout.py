@@ -6,15 +6,14 @@ Each case in a process of its own and with a time limit: one that hangs blocks n
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
-from tests.kernels import timeouts
+from tests import ROOT
+from tests.suites import timeouts
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
 ROUNDS = 100
 TIMEOUT_S = 120
 
@@ -23,7 +22,7 @@ TIMEOUT_S = 120
 def test_a_wait_that_takes_too_long(name: str) -> None:
     paths = [str(ROOT), str(ROOT / "jax_plugin"), os.environ.get("PYTHONPATH", "")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
-    command = [sys.executable, "-m", "tests.kernels.timeouts", name, str(ROUNDS)]
+    command = [sys.executable, "-m", "tests.suites.timeouts", name, str(ROUNDS)]
     try:
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as late:

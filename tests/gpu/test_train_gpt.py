@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from examples import train_gpt
-from tests.python.test_train_gpt import test_gradients_of_the_model, test_operations_and_their_gradients  # noqa: F401
+from tests.emulated.whole.test_train_gpt import test_gradients_of_the_model, test_operations_and_their_gradients  # noqa: F401
 
 
 def test_training_by_all_backends() -> None:

@@ -21,9 +21,9 @@ import sys
 import tempfile
 import time
 
-from tests.mutants.table import MUTANTS, Mutant
+from tests import ROOT
+from tests.mutants.table import MUTANTS, ROOMS, Mutant, file_named
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 #: Seconds for a suite under a change, which may make kernels endless.
 LIMIT = 1800
 SWITCH = '''
@@ -154,12 +154,12 @@ def main() -> int:
     missed = []
     for number, mutant in chosen:
         start = time.monotonic()
-        first = [f"tests/python/{name}.py" for name in mutant.first]
+        first = [str(file_named(name)) for name in mutant.first]
         found = pytest(number, mutant, built, args.jobs, first, args.python)
         if not found and not args.first_only:
             if not mutant.is_python and not args.no_rust:
                 found = rust(number, built, args.jobs)
-            found = found or pytest(number, mutant, built, args.jobs, ["tests/python"], args.python)
+            found = found or pytest(number, mutant, built, args.jobs, ROOMS, args.python)
         missed += [] if found else [mutant]
         print(f"{number:3} {'found' if found else 'MISSED'}, {time.monotonic() - start:4.0f} s, {mutant.file}: {mutant.wrong}" + (f": {found}" if found else ""), flush=True)
     print(f"{len(chosen) - len(missed)} of {len(chosen)} found")

@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+
+from tests import ROOT
+
+#: The rooms of the tests that are run.
+ROOMS = ["tests/unit", "tests/emulated"]
+
+
+def file_named(name: str) -> pathlib.Path:
+    """The file of this name in these rooms."""
+    (found,) = (path for room in ROOMS for path in (ROOT / room).rglob(f"{name}.py"))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Descriptors of random kernels for Rust's tests of passes."""

@@ -17,14 +17,14 @@ from typing import Any
 import jax
 
 import smalt
-from tests.arrays import emit as arrays_emit
-from tests.arrays import generate as arrays_generate
-from tests.arrays import run as arrays_run
-from tests.blocks import generate as blocks_generate
-from tests.functions.judge import x64
-from tests.kernels import random_programs
-from tests.programs import generate as programs_generate
-from tests.programs import run as programs_run
+from tests.oracles.functions.judge import x64
+from tests.programs import scalars as random_programs
+from tests.programs.arrays import emit as arrays_emit
+from tests.programs.arrays import generate as arrays_generate
+from tests.programs.arrays import run as arrays_run
+from tests.programs.blocks import generate as blocks_generate
+from tests.programs.memory import generate as programs_generate
+from tests.programs.memory import run as programs_run
 
 Descriptors = list[bytes]
 

@@ -1,9 +1,4 @@
-"""Random programs over memory, each held against an interpreter that takes its statements one after the other.
+"""Generators of random programs: each has a `Grammar` (`tests/fuzz`), and a row in `tests/fuzz/registry.py`.
 
-`tree.py` has the statements; `interpret.py` says what a program computes and whether its author wrote what JAX asks of authors
-(waits, commits, arrivals); `generate.py` makes programs, `emit.py` writes them as Pallas kernels, `run.py` runs those,
-`shrink.py` makes failing ones small. `regressions.py` are programs by name. `python -m tests.programs --help`.
-
-The generator makes statements that meet on few bytes, and asks the interpreter what synchronisation is missing: it adds just that.
-All other order, between lanes, warps, loads and stores of one warpgroup, is the compiler's to keep.
+`memory/`, `arrays/` and `blocks/` have programs that are data; `loops/` has kernels with loops, their rings and products; a file here has one small generator.
 """

@@ -1,4 +1,4 @@
-"""The descriptor's schema as data. Written by `python -m tests.python.proto_schema`; a test holds it to the .proto."""
+"""The descriptor's schema as data. Written by `python -m tests.unit.proto_schema`; a test holds it to the .proto."""
 
 from __future__ import annotations
 

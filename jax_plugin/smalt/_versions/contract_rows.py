@@ -1,7 +1,7 @@
 """What smalt reads of JAX's private parts, as data: names, signatures, fields, primitives' parameters, variables of code.
 
 Paths are below `jax._src` unless they begin with `jax`. A word with `@0.11` is there since that version, one with `!0.12` is not there any more from that
-version on: these are what changed between the versions that smalt knows. `contract.py` looks at each row; `tests/python/test_contract.py` holds the
+version on: these are what changed between the versions that smalt knows. `contract.py` looks at each row; `tests/unit/test_contract.py` holds the
 rows to what the rest of this package reads.
 """
 

@@ -1,1 +1,0 @@
-"""Random `pl.pallas_call`s, held against JAX's interpreter bit for bit: `python -m tests.blocks`."""

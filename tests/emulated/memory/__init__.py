@@ -1,0 +1,1 @@
+"""Loads, stores, copies, views and indices; random programs over memory."""

@@ -1,0 +1,1 @@
+"""Products, and the loops and rings around them."""

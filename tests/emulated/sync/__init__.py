@@ -1,0 +1,1 @@
+"""Barriers, fences and scopes; PTX and MLIR that users write in kernels."""

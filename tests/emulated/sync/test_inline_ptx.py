@@ -1,0 +1,3 @@
+"""Inline PTX, in the emulator."""
+
+from tests.suites.suite_inline_ptx import *  # noqa: F403

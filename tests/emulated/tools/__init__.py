@@ -1,0 +1,1 @@
+"""What shows users what kernels do: prints, reports, timelines, drawings."""

@@ -1,0 +1,3 @@
+"""Profiles, in the emulator."""
+
+from tests.suites.suite_profile import *  # noqa: F403

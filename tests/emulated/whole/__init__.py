@@ -1,0 +1,1 @@
+"""Whole kernels: the corpus, file tests, the GPT."""

@@ -1,0 +1,3 @@
+"""mbarriers that authors count, fences and ordered accesses, on the GPU."""
+
+from tests.suites.suite_barriers import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""`plgpu.inline_mgpu`, on the GPU."""
+
+from tests.suites.suite_inline_mgpu import *  # noqa: F403

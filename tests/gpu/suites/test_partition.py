@@ -1,0 +1,3 @@
+"""`smalt.partition`, on GPUs."""
+
+from tests.suites.suite_partition import *  # noqa: F403

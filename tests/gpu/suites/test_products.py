@@ -1,0 +1,3 @@
+"""Products of arrays on the GPU."""
+
+from tests.suites.suite_products import *  # noqa: F403

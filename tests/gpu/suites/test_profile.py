@@ -1,0 +1,3 @@
+"""Profiles, on the GPU."""
+
+from tests.suites.suite_profile import *  # noqa: F403

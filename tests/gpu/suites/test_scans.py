@@ -1,0 +1,3 @@
+"""Kernels in loops of XLA, on the GPU."""
+
+from tests.suites.suite_scans import *  # noqa: F403

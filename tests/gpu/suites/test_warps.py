@@ -1,0 +1,3 @@
+"""Warp regions, on the GPU."""
+
+from tests.suites.suite_warps import *  # noqa: F403

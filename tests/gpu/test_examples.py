@@ -1,3 +1,0 @@
-"""`examples/as_first_written.py` on the GPU."""
-
-from tests.python.test_examples import test_as_first_written  # noqa: F401

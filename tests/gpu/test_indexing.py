@@ -1,3 +1,0 @@
-"""Arrays of indices and order, on the GPU."""
-
-from tests.kernels.suite_indexing import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""`plgpu.inline_mgpu`, on the GPU."""
-
-from tests.kernels.suite_inline_mgpu import *  # noqa: F403

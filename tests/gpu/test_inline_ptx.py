@@ -1,3 +1,0 @@
-"""Inline PTX, on the GPU."""
-
-from tests.kernels.suite_inline_ptx import *  # noqa: F403

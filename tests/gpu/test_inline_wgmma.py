@@ -1,3 +1,0 @@
-"""`wgmma` in inline PTX and in functions of `inline_mgpu`, on the GPU."""
-
-from tests.kernels.suite_inline_wgmma import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""`smalt.partition`, on GPUs."""
-
-from tests.kernels.suite_partition import *  # noqa: F403

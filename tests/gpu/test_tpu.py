@@ -1,3 +1,0 @@
-"""What kernels as TPUs have them do on a GPU."""
-
-from tests.kernels.suite_tpu_copies import *  # noqa: F403

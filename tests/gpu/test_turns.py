@@ -1,3 +1,0 @@
-"""Grids that run in turn as loops, and products with narrow weights, on the GPU."""
-
-from tests.kernels.suite_turns import *  # noqa: F403

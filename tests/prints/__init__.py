@@ -1,1 +1,0 @@
-"""Kernels that print, and what they must print: `python -m tests.prints` runs them on JAX's default device and shows it."""

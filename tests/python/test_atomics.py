@@ -1,7 +1,0 @@
-"""Atomics of 16-bit floats, in the emulator."""
-
-import pytest
-
-from tests.kernels.suite_atomics import *  # noqa: F403
-
-pytestmark = pytest.mark.shared

@@ -1,7 +1,0 @@
-"""mbarriers that authors count, fences and ordered accesses, in the emulator."""
-
-import pytest
-
-from tests.kernels.suite_barriers import *  # noqa: F403
-
-pytestmark = pytest.mark.shared

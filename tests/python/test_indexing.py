@@ -1,7 +1,0 @@
-"""Arrays of indices and order, in the emulator."""
-
-import pytest
-
-from tests.kernels.suite_indexing import *  # noqa: F403
-
-pytestmark = pytest.mark.shared

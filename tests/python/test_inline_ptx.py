@@ -1,3 +1,0 @@
-"""Inline PTX, in the emulator."""
-
-from tests.kernels.suite_inline_ptx import *  # noqa: F403

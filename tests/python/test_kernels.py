@@ -1,7 +1,0 @@
-"""Random programs, conversions of layouts, and kernels that a toy would fail, in the emulator."""
-
-import pytest
-
-from tests.kernels.suite import *  # noqa: F403
-
-pytestmark = pytest.mark.shared

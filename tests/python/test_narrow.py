@@ -1,7 +1,0 @@
-"""Narrow scalars, transposed allocations, elements of large arrays and locks, in the emulator."""
-
-import pytest
-
-from tests.kernels.suite_narrow import *  # noqa: F403
-
-pytestmark = pytest.mark.shared

@@ -1,7 +1,0 @@
-"""`set_max_registers`, in the emulator."""
-
-import pytest
-
-from tests.kernels.suite_registers import *  # noqa: F403
-
-pytestmark = pytest.mark.shared

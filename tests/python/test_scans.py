@@ -1,7 +1,0 @@
-"""Kernels in loops of XLA, in the emulator."""
-
-import pytest
-
-from tests.kernels.suite_scans import *  # noqa: F403
-
-pytestmark = pytest.mark.shared

@@ -1,3 +1,0 @@
-"""Copies of parts of swizzled buffers, in the emulator."""
-
-from tests.kernels.suite_swizzled_rows import *  # noqa: F403

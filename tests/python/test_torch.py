@@ -1,3 +1,0 @@
-"""`plgpu.as_torch_kernel`, in the emulator; skipped without PyTorch."""
-
-from tests.kernels.suite_torch import *  # noqa: F403

@@ -1,0 +1,163 @@
+"""What is the same for all generators of random programs: outcomes, shrinking, processes, digests, the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import smalt
+from tests.fuzz import bits
+from tests.fuzz.__main__ import Summary
+from tests.fuzz.grammar import RIGHT, Grammar, Outcome, of_error
+from tests.fuzz.runner import Result, Task, results
+from tests.fuzz.seeds import judge, right
+from tests.fuzz.shrink import shrink
+
+pytestmark = pytest.mark.shared
+
+Numbers = tuple[int, ...]
+
+
+def less(numbers: Numbers) -> Iterator[Numbers]:
+    for i in range(len(numbers)):
+        yield numbers[:i] + numbers[i + 1 :]
+
+
+def halved(numbers: Numbers) -> Iterator[Numbers]:
+    for i, n in enumerate(numbers):
+        yield (*numbers[:i], n // 2, *numbers[i + 1 :])
+
+
+def is_small(numbers: Numbers) -> Outcome | None:
+    if len(numbers) > 50:
+        return Outcome("no program")
+    assert sum(numbers) < 10, f"{sum(numbers)} of {len(numbers)}"
+    if 3 in numbers:
+        raise smalt.Unsupported("smalt: three")
+    return None
+
+
+TOY = Grammar("toy", lambda seed: tuple(range(seed)) if seed else None, is_small, smaller=(less, halved))
+
+
+def test_outcomes() -> None:
+    kinds = [TOY.outcome_of(seed).kind for seed in (0, 1, 4, 9, 60)]
+    assert kinds == ["no program", "right", "refused", "wrong", "no program"]
+    assert TOY.outcome_of(3) == RIGHT and not TOY.outcome_of(4).is_failure
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (smalt.ExecutionError("smalt: a race: nothing orders the two"), "race"),
+        (smalt.ExecutionError("smalt: deadlock"), "deadlock"),
+        (smalt.InvalidKernel("smalt: shared memory\n  expected: less"), "error"),
+        (ValueError("nothing orders the two"), "error"),
+    ],
+)
+def test_errors_are_failures_by_what_they_say(error: Exception, kind: str) -> None:
+    assert of_error(error).kind == kind and of_error(error).is_failure
+
+
+def test_what_is_too_large_is_refused_where_nobody_counts() -> None:
+    error = smalt.InvalidKernel("smalt: shared memory\n  expected: at most 232448 bytes")
+    assert of_error(error, counts_memory=False).kind == "refused"
+    assert of_error(smalt.InvalidKernel("smalt: an index"), counts_memory=False).kind == "error"
+
+
+def test_signatures_have_no_numbers() -> None:
+    one, other = (Outcome("error", f"Internal: %v{n} is [{n}, 3] (at {n})") for n in (7, 12))
+    assert one.signature == other.signature != Outcome("error", "Internal: a view").signature
+    assert Outcome("wrong", "a").signature == Outcome("wrong", "b").signature
+
+
+def test_programs_shrink_to_what_fails() -> None:
+    """To one that none of its smaller ones fails like."""
+    small, failure = shrink(TOY, tuple(range(20)), TOY.outcome_of(20))
+    assert failure.kind == "wrong" and sum(small) >= 10
+    assert all(TOY.outcome(s).kind != "wrong" for smaller in TOY.smaller for s in smaller(small))
+    refused, failure = shrink(TOY, (1, 3, 2), TOY.outcome((1, 3, 2)))
+    assert refused == (3,) and failure.kind == "refused"
+
+
+def test_a_smaller_program_is_checked_for_the_same_failure() -> None:
+    seen = []
+
+    def again(numbers: Numbers, like: Outcome) -> Outcome | None:
+        seen.append(like.where)
+        return Outcome("wrong", where="here") if sum(numbers) >= 10 else None
+
+    shrink(dataclasses.replace(TOY, again=again), (9, 9), Outcome("wrong", where="here"))
+    assert set(seen) == {"here"}
+
+
+def test_tests_of_seeds_fail_as_they_must() -> None:
+    assert right(TOY, [1, 2, 3]) == [(0,), (0, 1), (0, 1, 2)]
+    with pytest.raises(AssertionError, match=r"9: wrong, expected right: 36 of 9(?s:.*)--generator 'toy'"):
+        right(TOY, [1, 9])
+    with pytest.raises(AssertionError, match="4: .*three"):
+        right(TOY, [1, 4])
+    assert right(TOY, [1, 4], may_refuse=True) == [(0,)]
+    known = dataclasses.replace(TOY, known={9: "wrong"})
+    assert right(known, [9]) == []
+    with pytest.raises(AssertionError, match="9: right, expected wrong"):
+        judge(known, {9: RIGHT})
+
+
+@dataclasses.dataclass(frozen=True)
+class Dies(Task):
+    def prepare(self) -> None: ...
+
+    def outcome(self) -> Outcome:
+        if self.seed == 1:
+            os._exit(3)
+        if self.seed == 2:
+            time.sleep(60)
+        return Outcome("right", str(os.getpid()))
+
+
+def test_programs_run_in_processes_that_may_die_or_hang() -> None:
+    found = {r.task.seed: r.outcome for r in results([Dies("", seed) for seed in (0, 2, 1, 3)], jobs=1, limit=2)}
+    assert [found[seed].kind for seed in range(4)] == ["right", "error", "hangs", "right"]
+    assert "ended with 3" in found[1].text and len({found[0].text, found[3].text, str(os.getpid())}) == 3
+
+
+def test_a_program_is_repeated_by_its_seed_in_a_process() -> None:
+    from tests.fuzz.registry import GRAMMARS
+
+    (result,) = results([Task("conversions", 1)], jobs=1)
+    assert result.outcome == RIGHT, result.outcome.text
+    assert GRAMMARS["conversions"].outcome_of(1) == RIGHT
+
+
+def test_results_are_held_to_kept_digests(tmp_path: pathlib.Path) -> None:
+    def result(seed: int, x: np.ndarray) -> Result:
+        return Result(Task("toy", seed), Outcome("right", digests=(bits.digest(x),)), 0.0)
+
+    x = np.arange(6, dtype=jnp.bfloat16).reshape(2, 3)
+    bits.write(path := str(tmp_path / "kept.npz"), [result(0, x), Result(Task("toy", 1), Outcome("refused"), 0.0)])
+    known = bits.read(path)
+    assert bits.held(result(0, x), known).outcome.kind == "right"
+    assert bits.held(result(0, x + x), known).outcome.kind == "wrong"
+    assert bits.held(result(1, x), known).outcome.kind == bits.held(result(2, x), known).outcome.kind == "no program"
+
+
+def test_what_became_of_programs_is_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(["toy"])
+    for seed in range(10):
+        summary.add(Task("toy", seed), Outcome("wrong", "off by one") if seed == 7 else Outcome("refused", "smalt: three"))
+    assert "off by one\n`python -m tests.fuzz --generator 'toy' --seed 7`" in capsys.readouterr().out
+    assert "10: 9 refused, 1 wrong   refused, for one: 0: smalt: three" in str(summary) and summary.idle() == ["toy"]
+
+
+def test_every_generator_has_a_name_of_its_own() -> None:
+    from tests.fuzz.registry import EVERY, GRAMMARS
+
+    assert len(GRAMMARS) == len(EVERY) >= 41
