@@ -3,9 +3,10 @@
 //! An op's row ([`table`](super::table)) says in these words which bytes it reads and writes, by which proxy, who does it and when it is
 //! over ([`of`]), what it does to the order of other accesses ([`order`]), and what its results tell of others ([`look`]). Who needs to know what an op touches (the placing of barriers, passes that
 //! move waits and stores, scopes of acquire and release) asks here and nowhere else. Barriers and semaphores synchronise; they are no data.
+use super::class::Transfer;
 use super::entities::Alloc;
 use super::kernel::Kernel;
-use super::op::{AtomicOp, Does, InlinePtx, MmaOperand, OpKind, WaitScope};
+use super::op::{Does, InlinePtx, MmaOperand, OpKind, WaitScope};
 use super::types::{Elem, Group};
 use super::view::RefUse;
 use cranelift_entity::SecondaryMap;
@@ -174,11 +175,6 @@ impl<'a> Effects<'a> {
     fn with(self, order: Order<'a>) -> Effects<'a> {
         Effects { order, ..self }
     }
-    /// What it reads is its result.
-    pub fn looks(self) -> Effects<'a> {
-        let look = self.accesses.first().map(|first| Look::Memory(first.view));
-        Effects { look, ..self }
-    }
     pub fn looks_at(self, look: Look<'a>) -> Effects<'a> {
         let look = Some(look);
         Effects { look, ..self }
@@ -200,12 +196,22 @@ fn does<'a>(accesses: impl IntoIterator<Item = Effect<'a>>) -> Effects<'a> {
     }
 }
 
-pub(super) fn lanes(view: &RefUse, access: Access) -> Effects<'_> {
-    does([effect(view, Proxy::Generic, access, Actor::Lanes, Completion::Now)])
-}
-
-pub(super) fn any_lanes(view: &RefUse, access: Access) -> Effects<'_> {
-    does([by_any_lanes(view, access)])
+/// What it loads is its result, which tells what others may change.
+pub(super) fn transferred<'a>(transfer: &Transfer<'a>) -> Effects<'a> {
+    let access = match (transfer.value, transfer.loads || transfer.update.is_some()) {
+        (None, _) => Access::Read,
+        (Some(_), false) => Access::Write,
+        (Some(_), true) => Access::Update,
+    };
+    let actor = match transfer.is_whole() {
+        true => Actor::Lanes,
+        false => Actor::AnyLanes,
+    };
+    let effects = does([effect(transfer.view, Proxy::Generic, access, actor, Completion::Now)]);
+    match transfer.loads {
+        true => effects.looks_at(Look::Memory(transfer.view)),
+        false => effects,
+    }
 }
 
 /// Its bytes complete on the barrier; nobody arrives.
@@ -276,15 +282,6 @@ fn effect<'a>(view: &'a RefUse, proxy: Proxy, access: Access, actor: Actor, comp
 
 fn update_if(updates: bool) -> Access {
     if updates { Access::Update } else { Access::Write }
-}
-
-/// How an op updates memory atomically, if it does.
-pub fn atomic(kind: &OpKind) -> Option<AtomicOp> {
-    if let OpKind::AtomicUpdate { op, .. } | OpKind::AtomicUpdateAt { op, .. } = kind {
-        Some(*op)
-    } else {
-        None
-    }
 }
 
 /// The allocation that owns the bytes: a union for its members.

@@ -228,14 +228,8 @@ impl Pass<'_> {
             if is_device && !self.written[effect.alloc] {
                 continue;
             }
-            let stored = if let OpKind::Store { value, .. }
-            | OpKind::Swap { value, .. }
-            | OpKind::AtomicUpdate { value, .. } = data.kind
-            {
-                Some(value)
-            } else {
-                None
-            };
+            let stored = data.kind.transfer().filter(|moved| moved.is_whole());
+            let stored = stored.and_then(|moved| moved.value);
             let value = stored.or(data.results.first().copied());
             let by = match effect.actor {
                 Actor::Lanes | Actor::AnyLanes => By::Lanes,
