@@ -1,106 +1,102 @@
-//! Integer and bit instructions of PTX whose meaning differs from Rust's operators.
-//!
-//! Add, sub and the low half of mul are the wrapping operators and not repeated here.
+//! What integer and bit instructions compute: functions of one thread's operands, which rows of the [table](super::table) name. The emulator
+//! makes them operations on lanes, [`evaluate`](super::evaluate) folds constants by them.
 
-macro_rules! shifts {
-    ($($unsigned:ty, $signed:ty, $shl:ident, $shr_u:ident, $shr_s:ident;)*) => {
-        $(
-            /// `shl.b`: 0 from the type's width on.
-            #[inline(always)]
-            pub const fn $shl(a: $unsigned, n: u32) -> $unsigned {
-                let shifted = a << (n & (<$unsigned>::BITS - 1));
-                if n >= <$unsigned>::BITS { 0 } else { shifted }
-            }
-
-            /// `shr.u`, `shr.b`: 0 from the type's width on.
-            #[inline(always)]
-            pub const fn $shr_u(a: $unsigned, n: u32) -> $unsigned {
-                let shifted = a >> (n & (<$unsigned>::BITS - 1));
-                if n >= <$unsigned>::BITS { 0 } else { shifted }
-            }
-
-            /// `shr.s`: all sign from the type's width on.
-            #[inline(always)]
-            pub const fn $shr_s(a: $signed, n: u32) -> $signed {
-                a >> (if n >= <$unsigned>::BITS { <$unsigned>::BITS - 1 } else { n })
-            }
-        )*
+/// `$e` with `$T` the type of lanes that a modifier stands for. `width`: of integers whose sign does not matter; `row`: of anything of
+/// which the upper half of a row does not matter.
+macro_rules! by {
+    (@ $E:ident $ty:expr, $T:ident => $e:expr; $($V:ident $t:ty),+) => {
+        match $ty { $( $E::$V => { type $T = $t; $e } )+ }
+    };
+    (IntType $ty:expr, $T:ident => $e:expr) => {
+        by!(@ IntType $ty, $T => $e; U16 u16, S16 i16, U32 u32, S32 i32, U64 u64, S64 i64)
+    };
+    (ShiftType $ty:expr, $T:ident => $e:expr) => {
+        by!(@ ShiftType $ty, $T => $e; U16 u16, S16 i16, U32 u32, S32 i32, U64 u64, S64 i64)
+    };
+    (WideType $ty:expr, $T:ident => $e:expr) => {
+        by!(@ WideType $ty, $T => $e; U16 u16, S16 i16, U32 u32, S32 i32)
+    };
+    (BitType $ty:expr, $T:ident => $e:expr) => {
+        by!(@ BitType $ty, $T => $e; B16 u16, B32 u32, B64 u64)
+    };
+    (WordType $ty:expr, $T:ident => $e:expr) => {
+        by!(@ WordType $ty, $T => $e; B32 u32, B64 u64)
+    };
+    (width $ty:expr, $T:ident => $e:expr) => {
+        by!(BitType $ty.as_bits(), $T => $e)
+    };
+    (row $ty:expr, $T:ident => $e:expr) => {
+        if $ty.slot().class == crate::ptx::operand::Class::B64 { type $T = u64; $e } else { type $T = u32; $e }
     };
 }
+pub(crate) use by;
 
-shifts! {
-    u16, i16, shl_b16, shr_u16, shr_s16;
-    u32, i32, shl_b32, shr_u32, shr_s32;
-    u64, i64, shl_b64, shr_u64, shr_s64;
+/// What integers of a width and a sign have of their own.
+pub trait Int: Copy + Ord {
+    type Wide: Int;
+    /// The low bits.
+    fn of(bits: u64) -> Self;
+    fn bits(self) -> u64;
+    fn mul_hi(self, b: Self) -> Self;
+    fn mul_wide(self, b: Self) -> Self::Wide;
+    /// By zero all ones, the most negative by -1 itself. PTX leaves these open; so does the sequence that ptxas 13.0 makes of it.
+    fn div(self, b: Self) -> Self;
+    /// By zero all ones, the most negative by -1 zero: open as for `div`.
+    fn rem(self, b: Self) -> Self;
+    fn magnitude(self) -> Self;
+    /// The number, or its complement where it is negative.
+    fn significant(self) -> Self;
+    /// Amounts beyond the width give 0.
+    fn shl(self, n: u32) -> Self;
+    /// Amounts beyond the width give 0, or the sign.
+    fn shr(self, n: u32) -> Self;
 }
 
-macro_rules! divisions {
-    ($($type:ty, $all_ones:expr, $div:ident, $rem:ident;)*) => {
-        $(
-            /// `div`: by zero all ones, the most negative by -1 itself. PTX leaves these open; so does the sequence that
-            /// ptxas 13.0 makes of it.
+macro_rules! ints {
+    ($($t:ident, $wide:ident, $double:ident, $signed:literal;)*) => {$(
+        impl Int for $t {
+            type Wide = $wide;
             #[inline(always)]
-            pub const fn $div(a: $type, b: $type) -> $type {
-                if b == 0 { $all_ones } else { a.wrapping_div(b) }
-            }
-
-            /// `rem`: by zero all ones, the most negative by -1 zero. PTX leaves these open; so does the sequence that
-            /// ptxas 13.0 makes of it.
+            fn of(bits: u64) -> $t { bits as $t }
             #[inline(always)]
-            pub const fn $rem(a: $type, b: $type) -> $type {
-                if b == 0 { $all_ones } else { a.wrapping_rem(b) }
+            fn bits(self) -> u64 { self as u64 }
+            #[inline(always)]
+            fn mul_hi(self, b: $t) -> $t { ((self as $double).wrapping_mul(b as $double) >> $t::BITS) as $t }
+            #[inline(always)]
+            fn mul_wide(self, b: $t) -> $wide { (self as $wide).wrapping_mul(b as $wide) }
+            #[inline(always)]
+            fn div(self, b: $t) -> $t { if b == 0 { !0 } else { self.wrapping_div(b) } }
+            #[inline(always)]
+            fn rem(self, b: $t) -> $t { if b == 0 { !0 } else { self.wrapping_rem(b) } }
+            #[inline(always)]
+            fn magnitude(self) -> $t { if $signed && self >> ($t::BITS - 1) != 0 { self.wrapping_neg() } else { self } }
+            #[inline(always)]
+            fn significant(self) -> $t { if $signed && self >> ($t::BITS - 1) != 0 { !self } else { self } }
+            #[inline(always)]
+            fn shl(self, n: u32) -> $t {
+                let shifted = self << (n & ($t::BITS - 1));
+                if n >= $t::BITS { 0 } else { shifted }
             }
-        )*
-    };
+            #[inline(always)]
+            fn shr(self, n: u32) -> $t {
+                let shifted = self >> (if $signed && n >= $t::BITS { $t::BITS - 1 } else { n & ($t::BITS - 1) });
+                if !$signed && n >= $t::BITS { 0 } else { shifted }
+            }
+        }
+    )*};
 }
-
-divisions! {
-    i16, -1, div_s16, rem_s16;
-    u16, u16::MAX, div_u16, rem_u16;
-    i32, -1, div_s32, rem_s32;
-    u32, u32::MAX, div_u32, rem_u32;
-    i64, -1, div_s64, rem_s64;
-    u64, u64::MAX, div_u64, rem_u64;
-}
-
-/// `mul.hi.u32`.
-#[inline(always)]
-pub const fn mul_hi_u32(a: u32, b: u32) -> u32 {
-    ((a as u64 * b as u64) >> 32) as u32
-}
-
-/// `mul.hi.s32`.
-#[inline(always)]
-pub const fn mul_hi_s32(a: i32, b: i32) -> i32 {
-    ((a as i64 * b as i64) >> 32) as i32
-}
-
-/// `mul.hi.u64`.
-#[inline(always)]
-pub const fn mul_hi_u64(a: u64, b: u64) -> u64 {
-    ((a as u128 * b as u128) >> 64) as u64
-}
-
-/// `mul.hi.s64`.
-#[inline(always)]
-pub const fn mul_hi_s64(a: i64, b: i64) -> i64 {
-    ((a as i128 * b as i128) >> 64) as i64
-}
-
-/// `mul.wide.u32`.
-#[inline(always)]
-pub const fn mul_wide_u32(a: u32, b: u32) -> u64 {
-    a as u64 * b as u64
-}
-
-/// `mul.wide.s32`.
-#[inline(always)]
-pub const fn mul_wide_s32(a: i32, b: i32) -> i64 {
-    a as i64 * b as i64
+ints! {
+    u32, u64, u64, false;
+    i32, i64, i64, true;
+    // 64-bit integers have no wider product in PTX; their own width stands in.
+    u64, u64, u128, false;
+    i64, i64, i128, true;
+    u16, u32, u32, false;
+    i16, i32, i32, true;
 }
 
 macro_rules! bit_fields {
-    ($($unsigned:ty, $signed:ty, $bfe_u:ident, $bfe_s:ident, $bfi:ident, $bfind_u:ident, $bfind_s:ident;)*) => {
+    ($($unsigned:ty, $signed:ty, $bfe_u:ident, $bfe_s:ident, $bfi:ident;)*) => {
         $(
             /// `bfe.u`: `length` bits from `position`; both are taken modulo 256, missing bits are 0.
             #[inline(always)]
@@ -131,37 +127,13 @@ macro_rules! bit_fields {
                 let (mask, a) = if position >= BITS { (0, 0) } else { (mask << position, a << position) };
                 b & !mask | a & mask
             }
-
-            /// `bfind.u`: position of the highest set bit, all ones if none.
-            #[inline(always)]
-            pub const fn $bfind_u(a: $unsigned) -> u32 {
-                (<$unsigned>::BITS - 1).wrapping_sub(a.leading_zeros())
-            }
-
-            /// `bfind.s`: position of the highest bit that differs from the sign, all ones if none.
-            #[inline(always)]
-            pub const fn $bfind_s(a: $signed) -> u32 {
-                $bfind_u((a ^ (a >> (<$unsigned>::BITS - 1))) as $unsigned)
-            }
         )*
     };
 }
 
 bit_fields! {
-    u32, i32, bfe_u32, bfe_s32, bfi_b32, bfind_u32, bfind_s32;
-    u64, i64, bfe_u64, bfe_s64, bfi_b64, bfind_u64, bfind_s64;
-}
-
-/// `bfind.shiftamt.u32`: how far to shift left to bring the found bit to the top; all ones if none.
-#[inline(always)]
-pub const fn bfind_shift_u32(a: u32) -> u32 {
-    if a == 0 { u32::MAX } else { a.leading_zeros() }
-}
-
-/// `bfind.shiftamt.s32`.
-#[inline(always)]
-pub const fn bfind_shift_s32(a: i32) -> u32 {
-    bfind_shift_u32((a ^ (a >> 31)) as u32)
+    u32, i32, bfe_u32, bfe_s32, bfi_b32;
+    u64, i64, bfe_u64, bfe_s64, bfi_b64;
 }
 
 /// How `prmt` reads its selector.
@@ -236,13 +208,8 @@ pub enum FunnelShift {
 const fn funnel_amount(n: u32, mode: FunnelShift) -> u32 {
     match mode {
         FunnelShift::Wrap => n & 31,
-        FunnelShift::Clamp => {
-            if n > 32 {
-                32
-            } else {
-                n
-            }
-        }
+        FunnelShift::Clamp if n > 32 => 32,
+        FunnelShift::Clamp => n,
     }
 }
 
@@ -256,43 +223,4 @@ pub const fn shf_l(a: u32, b: u32, n: u32, mode: FunnelShift) -> u32 {
 #[inline(always)]
 pub const fn shf_r(a: u32, b: u32, n: u32, mode: FunnelShift) -> u32 {
     (((b as u64) << 32 | a as u64) >> funnel_amount(n, mode)) as u32
-}
-
-/// `abs.s32`: the most negative stays.
-#[inline(always)]
-pub const fn abs_s32(a: i32) -> i32 {
-    a.wrapping_abs()
-}
-
-/// `abs.s64`: the most negative stays.
-#[inline(always)]
-pub const fn abs_s64(a: i64) -> i64 {
-    a.wrapping_abs()
-}
-
-/// `sad.s32`: c + |a - b|.
-#[inline(always)]
-pub const fn sad_s32(a: i32, b: i32, c: u32) -> u32 {
-    c.wrapping_add(a.abs_diff(b))
-}
-
-/// `sad.u32`: c + |a - b|.
-#[inline(always)]
-pub const fn sad_u32(a: u32, b: u32, c: u32) -> u32 {
-    c.wrapping_add(a.abs_diff(b))
-}
-
-/// `dp4a`: c plus the dot product of the four bytes, signed or not each.
-#[inline(always)]
-pub const fn dp4a(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
-    let mut sum = c;
-    let mut i = 0;
-    while i < 4 {
-        let (x, y) = ((a >> (8 * i)) as u8, (b >> (8 * i)) as u8);
-        let x = if a_signed { x as i8 as i32 } else { x as i32 };
-        let y = if b_signed { y as i8 as i32 } else { y as i32 };
-        sum = sum.wrapping_add((x * y) as u32);
-        i += 1;
-    }
-    sum
 }
