@@ -4,7 +4,7 @@
 //! * A function returns its error as JSON ([`LocatedError`](crate::runtime::LocatedError)), and empty bytes on success;
 //!   results go through out-parameters.
 //! * No panic leaves: a panic is an error like others. So every function that does anything can fail, but for those
-//!   that nobody asks for an answer: who gives back what the library made, and who says whom it may call.
+//!   without an answer: those that give back what the library made, and those that set what it may call.
 use crate::error::Error;
 use crate::runtime::{
     self, Artifact, BufferSpec, BufferView, CallSite, CallSiteAttributes, CompileOptions, HostBuffer, Locations,
@@ -59,6 +59,23 @@ unsafe fn slice<'a>(data: *const u8, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
+/// # Safety
+/// As for [`slice`], of each.
+unsafe fn slices<'a, const N: usize>(parts: [(*const u8, usize); N]) -> [&'a [u8]; N] {
+    // SAFETY: as our caller promises.
+    parts.map(|(data, len)| unsafe { slice(data, len) })
+}
+
+/// A pointer for the caller, who gives it back.
+///
+/// # Safety
+/// `out` is writable.
+unsafe fn hand_out<T>(out: *mut *mut T, made: T) -> Result<(), Error> {
+    // SAFETY: as our caller promises.
+    unsafe { out.write(Box::into_raw(Box::new(made))) };
+    Ok(())
+}
+
 fn from_json<'a, T: Deserialize<'a>>(what: &str, text: &'a [u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| Error::internal(format!("{what} of the C API: {error}")))
 }
@@ -67,7 +84,7 @@ fn answer(locations: &Locations, body: impl FnOnce() -> Result<(), Error>) -> By
     let Err(error) = runtime::contain_panics(body) else {
         return Bytes::EMPTY;
     };
-    // Locations come from outside, too: an error that cannot be located with them is told without.
+    // Locations come from outside, too: an error that cannot be located with them is reported without.
     let located = runtime::contain_panics(|| Ok(json!(locations.locate(&error)).to_string()));
     Bytes::new(located.unwrap_or_else(|_| json!(Locations::default().locate(&error)).to_string()))
 }
@@ -89,7 +106,7 @@ unsafe fn answer_with<T: Into<Vec<u8>>>(
     })
 }
 
-/// Runs what has no way to tell of a panic: Python calls it when it collects an object, or the library itself. A panic while dropping leaks the
+/// Runs what has no way to report a panic: Python calls it when it collects an object, or the library itself. A panic while dropping leaks the
 /// rest, which is the better half of an abort.
 fn contained(body: impl FnOnce()) {
     let _ = runtime::contain_panics(|| {
@@ -144,7 +161,7 @@ pub unsafe extern "C" fn smalt_free(bytes: Bytes) {
     }
 }
 
-/// Tells where Python packages lie (a JSON list of folders): assemblers are looked for there.
+/// Sets where Python packages lie (a JSON list of folders): assemblers are looked for there.
 ///
 /// # Safety
 /// `json` points to `len` bytes.
@@ -158,7 +175,7 @@ pub unsafe extern "C" fn smalt_set_packages(json: *const u8, len: usize) -> Byte
     })
 }
 
-/// Whom to ask about the job of several processes that this process is part of: `ask` gets a request in JSON, and answers by calling
+/// The directory of the job of several processes that this process is part of: `ask` gets a request in JSON, and answers by calling
 /// [`smalt_directory_answer`] with `sink` before it returns. See src/runtime/directory.rs.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_set_directory(ask: extern "C" fn(request: *const u8, len: usize, sink: *mut Vec<u8>)) {
@@ -180,7 +197,7 @@ pub unsafe extern "C" fn smalt_directory_answer(sink: *mut Vec<u8>, json: *const
 }
 
 /// Who writes what kernels print: a text of `len` bytes, to standard output; false where it could not. Called from any thread, by one at
-/// a time. Null: nobody, and it goes to file descriptor 1.
+/// a time. Null: it goes to file descriptor 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_set_stdout(write: Option<extern "C" fn(text: *const u8, len: usize) -> bool>) {
     let writer = move |write: extern "C" fn(*const u8, usize) -> bool| -> runtime::printing::sink::Writer {
@@ -210,20 +227,14 @@ pub unsafe extern "C" fn smalt_compile(
     out: *mut *mut Handle,
 ) -> Bytes {
     // SAFETY: as our caller promises.
-    let (descriptor, debug, options) = unsafe {
-        (
-            slice(descriptor, descriptor_len),
-            slice(debug, debug_len),
-            slice(options, options_len),
-        )
-    };
+    let [descriptor, debug, options] =
+        unsafe { slices([(descriptor, descriptor_len), (debug, debug_len), (options, options_len)]) };
     let locations = locations(debug);
     answer(&locations.clone(), || {
         let options: CompileOptions = from_json("the options", options)?;
         let artifact = runtime::compile(descriptor, debug, &options)?;
         // SAFETY: as our caller promises.
-        unsafe { out.write(Box::into_raw(Box::new(Handle { artifact, locations }))) };
-        Ok(())
+        unsafe { hand_out(out, Handle { artifact, locations }) }
     })
 }
 
@@ -242,13 +253,8 @@ pub unsafe extern "C" fn smalt_show(
     out: *mut Bytes,
 ) -> Bytes {
     // SAFETY: as our caller promises.
-    let (descriptor, debug, options) = unsafe {
-        (
-            slice(descriptor, descriptor_len),
-            slice(debug, debug_len),
-            slice(options, options_len),
-        )
-    };
+    let [descriptor, debug, options] =
+        unsafe { slices([(descriptor, descriptor_len), (debug, debug_len), (options, options_len)]) };
     let show = || {
         let options: CompileOptions = from_json("the options", options)?;
         Ok(json!(runtime::pipeline::show(descriptor, debug, &options)?).to_string())
@@ -292,8 +298,7 @@ pub unsafe extern "C" fn smalt_from_ptx(json: *const u8, len: usize, out: *mut *
         let artifact = Arc::new(Artifact::from_ptx(&name, &ptx, launch, buffers, &target));
         let locations = Locations::decode(&debug);
         // SAFETY: as our caller promises.
-        unsafe { out.write(Box::into_raw(Box::new(Handle { artifact, locations }))) };
-        Ok(())
+        unsafe { hand_out(out, Handle { artifact, locations }) }
     })
 }
 
@@ -350,13 +355,12 @@ pub unsafe extern "C" fn smalt_ptx(handle: *const Handle, out: *mut Bytes) -> By
 pub unsafe extern "C" fn smalt_assemble(handle: *const Handle, out: *mut Bytes) -> Bytes {
     // SAFETY: as our caller promises.
     let handle = unsafe { &*handle };
-    answer(&handle.locations, || {
+    let cubin = || {
         let assembled = handle.artifact.best()?.assembled()?;
-        let cubin = assembled.map(|assembled| assembled.cubin.clone());
-        // SAFETY: as our caller promises.
-        unsafe { out.write(Bytes::new(cubin.unwrap_or_default())) };
-        Ok(())
-    })
+        Ok(assembled.map(|assembled| assembled.cubin.clone()).unwrap_or_default())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&handle.locations, out, cubin) }
 }
 
 /// Starts the assembler on another thread.
@@ -377,7 +381,7 @@ pub unsafe extern "C" fn smalt_assemble_in_background(handle: *const Handle) -> 
 /// `batch` > 0, times `10 * batch` launches on that GPU and leaves the buffers alone. `out` gets a report as JSON.
 ///
 /// # Safety
-/// `handle` is alive; `data` and `lens` have `count` entries, each buffer readable and writable, and used by nobody
+/// `handle` is alive; `data` and `lens` have `count` entries, each buffer readable and writable, and used by nothing
 /// else meanwhile; `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smalt_run(
@@ -391,7 +395,7 @@ pub unsafe extern "C" fn smalt_run(
 ) -> Bytes {
     // SAFETY: as our caller promises.
     let handle = unsafe { &*handle };
-    answer(&handle.locations, || {
+    let run = || {
         // SAFETY: as our caller promises.
         let buffers = unsafe { host_buffers(count, data, lens) };
         // SAFETY: as our caller promises.
@@ -401,10 +405,10 @@ pub unsafe extern "C" fn smalt_run(
                 _ => runtime::measure(&handle.artifact, device, &buffers, batch)?,
             }
         };
-        // SAFETY: as our caller promises.
-        unsafe { out.write(Bytes::new(report.to_string())) };
-        Ok(())
-    })
+        Ok(report.to_string())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&handle.locations, out, run) }
 }
 
 /// A place where a kernel is called on streams of the caller's: what the custom call is to XLA.
@@ -422,13 +426,8 @@ pub unsafe extern "C" fn smalt_call_site(
     out: *mut *mut CallSite,
 ) -> Bytes {
     // SAFETY: as our caller promises.
-    let (descriptor, debug, target) = unsafe {
-        (
-            slice(descriptor, descriptor_len),
-            slice(debug, debug_len),
-            slice(target, target_len),
-        )
-    };
+    let [descriptor, debug, target] =
+        unsafe { slices([(descriptor, descriptor_len), (debug, debug_len), (target, target_len)]) };
     let locations = locations(debug);
     answer(&locations.clone(), || {
         let target = std::str::from_utf8(target).map_err(|_| Error::internal("a target that is no text"))?;
@@ -441,8 +440,7 @@ pub unsafe extern "C" fn smalt_call_site(
         };
         let site = CallSite::new(attributes, locations)?;
         // SAFETY: as our caller promises.
-        unsafe { out.write(Box::into_raw(Box::new(site))) };
-        Ok(())
+        unsafe { hand_out(out, site) }
     })
 }
 
@@ -509,17 +507,17 @@ pub unsafe extern "C" fn smalt_emulate(
 ) -> Bytes {
     // SAFETY: as our caller promises.
     let (handle, schedule) = unsafe { (&*handle, slice(schedule, schedule_len)) };
-    answer(&handle.locations, || {
+    let run = || {
         let schedule: runtime::Schedule = from_json("the schedule", schedule)?;
         // SAFETY: as our caller promises.
         let buffers = unsafe { host_buffers(count, data, lens) };
         // SAFETY: as our caller promises.
         let report =
             unsafe { runtime::emulate_on_host_data(&handle.artifact, &handle.locations, &buffers, &schedule)? };
-        // SAFETY: as our caller promises.
-        unsafe { out.write(Bytes::new(report.to_string())) };
-        Ok(())
-    })
+        Ok(report.to_string())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&handle.locations, out, run) }
 }
 
 /// # Safety

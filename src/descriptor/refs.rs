@@ -43,7 +43,8 @@ impl Importer {
             }
             Kind::Index(index) => return self.index(u, index, region, loc),
             Kind::Transpose(t) => {
-                let permuted = permuted(&u.shape, &t.permutation)?;
+                let permuted = view::permuted(&u.shape, &t.permutation);
+                let permuted = permuted.ok_or_else(|| damaged(format!("the permutation {:?}", t.permutation)))?;
                 (Step::Transpose(t.permutation.clone()), permuted)
             }
             Kind::Reshape(r) => {
@@ -224,7 +225,7 @@ impl Importer {
                 .got(format!("{:?}", index.shape)));
         }
         let checked = !self.kernel.allocs[u.alloc].is_gmem();
-        let whose = words::of_alloc(&self.kernel, u.alloc);
+        let named = words::of_alloc(&self.kernel, u.alloc);
         let mut dims = vec![];
         let mut result = Shape::new();
         // What a slice with a stride and a dynamic start lies in is taken first.
@@ -233,7 +234,7 @@ impl Importer {
             let outside = |what: String| {
                 Error::invalid(format!("an index outside of its reference, dimension {d}"))
                     .expected(format!("within 0..{extent}"))
-                    .got(format!("{what} of {whose}"))
+                    .got(format!("{what} of {named}"))
                     .remedy("index what the reference has")
             };
             let dim = match &dim.kind {
@@ -262,7 +263,7 @@ impl Importer {
                         Some(Size::StaticSize(n)) => *n,
                         Some(Size::DynamicSize(_)) => {
                             return Err(Error::unsupported(format!(
-                                "a slice of dynamic size, of dimension {d} of {whose}"
+                                "a slice of dynamic size, of dimension {d} of {named}"
                             ))
                             .remedy("take the largest size, and choose with jnp.where what counts"));
                         }
@@ -497,29 +498,4 @@ fn tiles_beside(rank: usize, tiled: usize) -> Vec<u32> {
     let batch = rank - 2 * tiled;
     let pairs = (batch..batch + tiled).flat_map(|d| [d, d + tiled]);
     (0..batch).chain(pairs).map(|d| d as u32).collect()
-}
-
-/// The extents of a transposed shape.
-pub fn permuted(from: &[u64], permutation: &[u32]) -> Result<Shape> {
-    let mut seen = 0u64;
-    let mut to = Shape::new();
-    for &p in permutation {
-        match from.get(p as usize) {
-            Some(&extent) if seen & (1 << p) == 0 => to.push(extent),
-            _ => {
-                return Err(damaged(format!(
-                    "the permutation {permutation:?} of rank {}",
-                    from.len()
-                )));
-            }
-        }
-        seen |= 1 << p;
-    }
-    if to.len() != from.len() {
-        return Err(damaged(format!(
-            "the permutation {permutation:?} of rank {}",
-            from.len()
-        )));
-    }
-    Ok(to)
 }

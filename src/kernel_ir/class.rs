@@ -1,17 +1,18 @@
-//! What sort of op an op is: the answer to what passes ask of every op.
+//! What sort of op an op is: what passes need to know of every op.
 //!
 //! The row of an op ([`table`](super::table)) says its class, and every `match` over a [`Class`] is exhaustive: no pass treats a new op
-//! in a way that nobody thought of. A pass that knows more of some kinds takes these out (`if let`), with an answer for the others that
+//! by an accidental default. A pass that knows more of some kinds takes these out (`if let`), with an answer for the others that
 //! is right whatever they do. A test keeps arms for whatever op out of every `match` on [`OpKind`]. Tables that have an arm for every op
 //! are few: its types ([`verify`](super::verify)), [`legality`](super::legality), the signatures of layouts, plans of accesses, lowering,
 //! and the checker of order.
 use super::entities::{Alloc, Axis, Region, Value};
-use super::op::{BinaryOp, CompareOp, Constant, Does, OpKind, UnaryOp};
+use super::op::{AtomicOp, BinaryOp, CompareOp, Constant, Does, OpKind, UnaryOp};
+use super::view::RefUse;
 use smallvec::{SmallVec, smallvec};
 
-pub(crate) use super::op::{aside_ops, pure_ops, synchronisation_ops};
+pub(crate) use super::op::{aside_ops, pure_ops, synchronisation_ops, transfer_ops};
 
-/// What sort of op it is: what passes ask that must have an answer for every op. Who needs to know more than the class says takes
+/// What sort of op it is: what passes need to know of every op. Who needs to know more than the class says takes
 /// the kinds that it knows out of it, with an answer for the others that is right whatever they do.
 #[derive(Clone, Copy, Debug)]
 pub enum Class<'a> {
@@ -25,12 +26,12 @@ pub enum Class<'a> {
     Instructions,
     /// Reads or writes data in memory.
     Memory,
-    /// Orders accesses, waits, tells others; looks at barriers and semaphores.
+    /// Orders accesses, waits, signals others; looks at barriers and semaphores.
     Synchronisation,
     /// On accumulators, which are linear.
     Accumulator,
     Control(Control<'a>),
-    /// Sets the machine up, or reports; nobody's data or order depends on it.
+    /// Sets the machine up, or reports; no data and no order depends on it.
     Aside,
 }
 
@@ -157,6 +158,61 @@ pub struct Carries {
     pub region: Region,
     pub params: Option<usize>,
     pub results: usize,
+}
+
+/// What loads, stores, swaps and atomic updates have in common: elements that the executing group moves between registers and a view.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer<'a> {
+    pub view: &'a RefUse,
+    /// Whether the elements that were there are the result.
+    pub loads: bool,
+    /// The elements that go there.
+    pub value: Option<Value>,
+    /// How they are combined with those that are there; `None`: they replace them.
+    pub update: Option<AtomicOp>,
+    /// Where the elements are in the view, an array for each of its dimensions; `None`: they are the view's.
+    pub at: Option<&'a [Value]>,
+    /// What elements are touched; `None`: all.
+    pub mask: Option<Value>,
+}
+
+pub(super) fn loads(view: &RefUse) -> Transfer<'_> {
+    Transfer {
+        view,
+        loads: true,
+        value: None,
+        update: None,
+        at: None,
+        mask: None,
+    }
+}
+
+pub(super) fn stores(view: &RefUse, value: Value) -> Transfer<'_> {
+    Transfer {
+        loads: false,
+        value: Some(value),
+        ..loads(view)
+    }
+}
+
+impl<'a> Transfer<'a> {
+    pub(super) fn and_loads(self) -> Transfer<'a> {
+        Transfer { loads: true, ..self }
+    }
+    pub(super) fn by(self, op: AtomicOp) -> Transfer<'a> {
+        let update = Some(op);
+        Transfer { update, ..self }
+    }
+    pub(super) fn at(self, at: &'a [Value]) -> Transfer<'a> {
+        Transfer { at: Some(at), ..self }
+    }
+    pub(super) fn masked(self, mask: Option<Value>) -> Transfer<'a> {
+        Transfer { mask, ..self }
+    }
+    /// Whether it touches the view as a whole: each lane the elements that its layout gives it.
+    pub fn is_whole(&self) -> bool {
+        self.at.is_none() && self.mask.is_none()
+    }
 }
 
 impl<'a> Control<'a> {

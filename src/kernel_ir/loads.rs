@@ -1,11 +1,11 @@
-//! Values that are in memory still: loads behind which nothing was stored there, and nobody told that it may be.
+//! Values that are in memory still: loads behind which nothing was stored there, and no other thread signalled that it may be.
 use super::motion::releases_nothing;
 use super::*;
 use cranelift_entity::SecondaryMap;
 
 /// The loads of shared and device memory in a region whose elements are where they were, up to the op at hand.
 ///
-/// Who else would overwrite them must first hear that they were read. Waiting tells nobody anything.
+/// What else would overwrite them must first be signalled that they were read. A wait signals nothing.
 #[derive(Default)]
 pub struct Loads(Vec<Op>);
 

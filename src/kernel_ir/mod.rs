@@ -60,4 +60,5 @@ pub use kernel::{
 };
 pub use op::*;
 pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type, num_elements};
+pub use types_of::check_types;
 pub use view::{DimIndex, Index, Place, RefUse, Step};

@@ -16,7 +16,7 @@ pub fn releases_nothing(kind: &OpKind) -> bool {
     kind.is_pure() || matches!(kind, OpKind::Load { .. } | OpKind::BarrierWait { .. })
 }
 
-/// Whether an op loads from what nobody writes while the kernel runs.
+/// Whether an op loads from what is not written while the kernel runs.
 pub fn loads_input(kernel: &Kernel, op: Op) -> bool {
     matches!(&kernel.ops[op].kind, OpKind::Load { src } if kernel.is_constant(src))
 }

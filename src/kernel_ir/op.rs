@@ -6,7 +6,9 @@
 //!
 //! Arithmetic is lax's. Integers wrap. Floats are IEEE with round-to-nearest-even; a bf16, f16 or narrower operation is as if
 //! done exactly and rounded once (add, sub, mul, div, sqrt) or done in f32 and rounded (everything else).
-use super::class::{Class, Control, Function, Pure, ShapeOp, elementwise, instructions, shape};
+use super::class::{
+    Class, Control, Function, Pure, ShapeOp, Transfer, elementwise, instructions, loads, shape, stores,
+};
 use super::effects::*;
 use super::entities::{Alloc, Axis, Region, Value};
 use super::legality::{Legality, arithmetic, launch, memory, tensor_core};
@@ -41,7 +43,7 @@ pub struct FieldInfo {
 }
 
 /// A row's check of something.
-fn ask<T, R>(of: T, row: impl FnOnce(T) -> R) -> R {
+fn checked_by<T, R>(of: T, row: impl FnOnce(T) -> R) -> R {
     row(of)
 }
 
@@ -68,6 +70,9 @@ macro_rules! class_of {
     (memory) => {
         Class::Memory
     };
+    (transfer $transfer:expr) => {
+        Class::Memory
+    };
     (synchronisation) => {
         Class::Synchronisation
     };
@@ -85,6 +90,14 @@ macro_rules! class_of {
     };
     ($pure:ident $what:expr) => {
         Class::Pure($what)
+    };
+}
+macro_rules! transfer_of {
+    (transfer $transfer:expr) => {
+        Some($transfer)
+    };
+    ($kind:ident $($class:expr)?) => {
+        None
     };
 }
 macro_rules! is_promise {
@@ -108,41 +121,58 @@ macro_rules! legality_of {
         Ok(())
     };
     ($l:ident, $legal:expr) => {
-        ask($l, $legal)
+        checked_by($l, $legal)
+    };
+}
+/// The types and effects of a transfer are no row's own.
+macro_rules! types_of {
+    ($t:ident, transfer $transfer:expr) => {
+        $t.transfer(&$transfer)
+    };
+    ($t:ident, $kind:ident $($class:expr)?, $types:expr) => {
+        checked_by($t, $types)
     };
 }
 macro_rules! effects_of {
-    () => {
+    (transfer $transfer:expr) => {
+        transferred(&$transfer)
+    };
+    ($kind:ident $($class:expr)?) => {
         Effects::none()
     };
-    ($effects:expr) => {
+    ($kind:ident $($class:expr)?, $effects:expr) => {
         $effects
     };
 }
 /// Makes the ops of some classes patterns, for tables with an arm for each other op.
 macro_rules! patterns {
-    ([$($pure:tt)*] [$($synchronisation:tt)*] [$($aside:tt)*]) => {
+    ([$($pure:tt)*] [$($transfer:tt)*] [$($synchronisation:tt)*] [$($aside:tt)*]) => {
         /// The ops of [`Class::Pure`].
         macro_rules! pure_ops { () => { $($pure)* }; }
+        /// The ops that are [`Transfer`]s.
+        macro_rules! transfer_ops { () => { $($transfer)* }; }
         /// The ops of [`Class::Synchronisation`].
         macro_rules! synchronisation_ops { () => { $($synchronisation)* }; }
         /// The ops of [`Class::Aside`].
         macro_rules! aside_ops { () => { $($aside)* }; }
     };
-    ([$($pure:tt)*] $synchronisation:tt $aside:tt pure $variant:ident $($rest:tt)*) => {
-        patterns! { [$($pure)* | $crate::kernel_ir::OpKind::$variant { .. }] $synchronisation $aside $($rest)* }
+    ([$($pure:tt)*] $transfer:tt $synchronisation:tt $aside:tt pure $variant:ident $($rest:tt)*) => {
+        patterns! { [$($pure)* | $crate::kernel_ir::OpKind::$variant { .. }] $transfer $synchronisation $aside $($rest)* }
     };
-    ($pure:tt $synchronisation:tt $aside:tt promise $variant:ident $($rest:tt)*) => {
-        patterns! { $pure $synchronisation $aside pure $variant $($rest)* }
+    ($pure:tt $transfer:tt $synchronisation:tt $aside:tt promise $variant:ident $($rest:tt)*) => {
+        patterns! { $pure $transfer $synchronisation $aside pure $variant $($rest)* }
     };
-    ($pure:tt [$($synchronisation:tt)*] $aside:tt synchronisation $variant:ident $($rest:tt)*) => {
-        patterns! { $pure [$($synchronisation)* | $crate::kernel_ir::OpKind::$variant { .. }] $aside $($rest)* }
+    ($pure:tt [$($transfer:tt)*] $synchronisation:tt $aside:tt transfer $variant:ident $($rest:tt)*) => {
+        patterns! { $pure [$($transfer)* | $crate::kernel_ir::OpKind::$variant { .. }] $synchronisation $aside $($rest)* }
     };
-    ($pure:tt $synchronisation:tt [$($aside:tt)*] aside $variant:ident $($rest:tt)*) => {
-        patterns! { $pure $synchronisation [$($aside)* | $crate::kernel_ir::OpKind::$variant { .. }] $($rest)* }
+    ($pure:tt $transfer:tt [$($synchronisation:tt)*] $aside:tt synchronisation $variant:ident $($rest:tt)*) => {
+        patterns! { $pure $transfer [$($synchronisation)* | $crate::kernel_ir::OpKind::$variant { .. }] $aside $($rest)* }
     };
-    ($pure:tt $synchronisation:tt $aside:tt $kind:ident $variant:ident $($rest:tt)*) => {
-        patterns! { $pure $synchronisation $aside $($rest)* }
+    ($pure:tt $transfer:tt $synchronisation:tt [$($aside:tt)*] aside $variant:ident $($rest:tt)*) => {
+        patterns! { $pure $transfer $synchronisation [$($aside)* | $crate::kernel_ir::OpKind::$variant { .. }] $($rest)* }
+    };
+    ($pure:tt $transfer:tt $synchronisation:tt $aside:tt $kind:ident $variant:ident $($rest:tt)*) => {
+        patterns! { $pure $transfer $synchronisation $aside $($rest)* }
     };
 }
 
@@ -154,7 +184,7 @@ macro_rules! define_ops {
             $([$op:ident : $op_ty:ty])?
             $($(#[doc = $field_doc:literal])* $($label:literal)? $field:ident : $ty:ty $(= $default:expr)?),* $(,)?
         })?
-        $kind:ident $($class:expr)?, types $types:expr $(, legal $legal:expr)? $(, effects $effects:expr)?;
+        $kind:ident $($class:expr)? $(, types $types:expr)? $(, legal $legal:expr)? $(, effects $effects:expr)?;
     )*) => {
         /// An operation; the [table](super::table) has the rows.
         #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -197,13 +227,20 @@ macro_rules! define_ops {
                 }
             }
 
+            /// What it moves between registers and memory, if that is all that it does.
+            pub fn transfer(&self) -> Option<Transfer<'_>> {
+                match self {
+                    $(OpKind::$variant $(($of))? $({ $($op,)? $($field),* })? => transfer_of!($kind $($class)?),)*
+                }
+            }
+
             /// Whether its operands and results have the types that they must.
             pub(super) fn check_types<'t, 'a>(&self, t: &'t Typing<'a>) -> Checked<'t, 'a> {
                 if self.is_pure() {
                     t.no_accumulators(self)?;
                 }
                 match self {
-                    $(OpKind::$variant $(($of))? $({ $($op,)? $($field),* })? => ask(t, $types),)*
+                    $(OpKind::$variant $(($of))? $({ $($op,)? $($field),* })? => types_of!(t, $kind $($class)? $(, $types)?),)*
                 }
             }
 
@@ -222,7 +259,7 @@ macro_rules! define_ops {
             /// What it does to memory and its order.
             pub(super) fn effects(&self) -> Effects<'_> {
                 match self {
-                    $(OpKind::$variant $(($of))? $({ $($op,)? $($field),* })? => effects_of!($($effects)?),)*
+                    $(OpKind::$variant $(($of))? $({ $($op,)? $($field),* })? => effects_of!($kind $($class)? $(, $effects)?),)*
                 }
             }
         }
@@ -263,9 +300,9 @@ macro_rules! define_ops {
             [$crate::kernel_ir::OpKind::InlinePtx {
                 does: $crate::kernel_ir::Does::Computes | $crate::kernel_ir::Does::Exchanges,
                 ..
-            }] [] [] $($kind $variant)*
+            }] [] [] [] $($kind $variant)*
         }
-        pub(crate) use {aside_ops, pure_ops, synchronisation_ops};
+        pub(crate) use {aside_ops, pure_ops, synchronisation_ops, transfer_ops};
     };
 }
 op_table!(define_ops);

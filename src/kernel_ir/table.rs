@@ -13,7 +13,8 @@
 //!   accumulator, `MmaOperand` an operand in registers or in memory; all others are attributes. How they print and are read is in
 //!   [`text`](super::text), once for each type. `label` stands before the field in the text; a field that is `default` is left out.
 //! * `kind class`: what sort of op it is, a [`Class`](super::class::Class) with what it has. `promise`: one that is pure, but checked where it
-//!   stands. `instructions`: what of the user's it is follows from what they do.
+//!   stands. `instructions`: what of the user's it is follows from what they do. `transfer`: a [`Transfer`](super::class::Transfer) between
+//!   registers and a view of memory, from which its types, effects, layouts, accesses and their order follow.
 //! * `types`: what types its operands and results have ([`types_of`](super::types_of)).
 //! * `legal`: what of that can be compiled ([`legality`](super::legality)); without it, all.
 //! * `effects`: what it does to memory and its order ([`effects`](super::effects)); without it, nothing.
@@ -61,7 +62,7 @@ Bitcast "bitcast" { a: Value }
     pure Pure::Bitcast, types |t| t.bitcast(*a), legal |l| arithmetic::bitcast(l.dtype(*a), l.result_dtype());
 /// Float with `exponent_bits` and `mantissa_bits` kept, in the same type.
 ReducePrecision "reduce_precision" { a: Value, "exponent" exponent_bits: u32, "mantissa" mantissa_bits: u32 }
-    pure elementwise(Function::Other), types |t| t.gives(*a),
+    pure elementwise(Function::Other), types |t| t.reduce_precision(*a, *exponent_bits, *mantissa_bits),
     legal |l| l.defined(*a, arithmetic::reduce_precision(l.dtype(*a)));
 /// The index along `dim`.
 Iota "iota" { dim: u32 }
@@ -137,38 +138,31 @@ AxisIndex "axis_index" { axis: Axis }
 // ---------------------------------------------------------------- memory
 /// One result: the elements.
 Load "load" { src: RefUse }
-    memory, types |t| t.gives_data(src), legal |l| l.loaded(), effects lanes(src, Access::Read).looks();
+    transfer loads(src), legal |l| l.loaded();
 Store "store" { dst: RefUse, "<-" value: Value }
-    memory, types |t| t.stored(dst, *value)?.none(), legal |l| l.stored(*value), effects lanes(dst, Access::Write);
+    transfer stores(dst, *value), legal |l| l.stored(*value);
 /// Stores and returns what was there.
 Swap "swap" { dst: RefUse, "<-" value: Value }
-    memory, types |t| t.stored(dst, *value)?.gives_data(dst), legal |l| l.stored(*value),
-    effects lanes(dst, Access::Update).looks();
+    transfer stores(dst, *value).and_loads(), legal |l| l.stored(*value);
 /// The elements of the view where `mask` is true, zero for the others, which are not touched: windows may have them outside.
 LoadMasked "load_masked" { src: RefUse, "where" mask: Value }
-    memory, types |t| t.gives_data(src)?.masked(Some(*mask), &src.shape),
-    legal |l| memory::element(l.result_dtype()), effects any_lanes(src, Access::Read).looks();
+    transfer loads(src).masked(Some(*mask)), legal |l| memory::element(l.result_dtype());
 /// Stores the elements of `value` where `mask` is true; others are not touched.
 StoreMasked "store_masked" { dst: RefUse, "where" mask: Value, "<-" value: Value }
-    memory, types |t| t.stored(dst, *value)?.masked(Some(*mask), &dst.shape)?.none(),
-    legal |l| memory::element(l.dtype(*value)), effects any_lanes(dst, Access::Write);
+    transfer stores(dst, *value).masked(Some(*mask)), legal |l| memory::element(l.dtype(*value));
 /// `dst = op(dst, value)` element by element, relaxed, device scope; no result.
 AtomicUpdate "atomic_update" { op: AtomicOp, dst: RefUse, "<-" value: Value }
-    memory, types |t| t.stored(dst, *value)?.none(), legal |l| arithmetic::atomic(*op, l.dtype(*value)),
-    effects lanes(dst, Access::Update);
+    transfer stores(dst, *value).by(*op), legal |l| arithmetic::atomic(*op, l.dtype(*value));
 /// The elements of a view at these indices (i32, or i64 where that does not count a dimension; of the result's shape), one array for
 /// each of its dimensions. Where `mask` is false nothing is touched, wherever the indices are, and the element is zero.
 LoadAt "load_at" { src: RefUse, "at" at: Vec<Value>, "where" mask: Option<Value> }
-    memory, types |t| t.load_at(src, at, *mask), legal |l| memory::scalar(l.result_dtype()),
-    effects any_lanes(src, Access::Read).looks();
+    transfer loads(src).at(at).masked(*mask), legal |l| memory::scalar(l.result_dtype());
 /// Stores the elements of `value` at such indices. Which of several for one place stays is not said.
 StoreAt "store_at" { dst: RefUse, "at" at: Vec<Value>, "where" mask: Option<Value>, "<-" value: Value }
-    memory, types |t| t.store_at(dst, at, *mask, *value), legal |l| memory::element(l.dtype(*value)),
-    effects any_lanes(dst, Access::Write);
+    transfer stores(dst, *value).at(at).masked(*mask), legal |l| memory::element(l.dtype(*value));
 /// As [`AtomicUpdate`](OpKind::AtomicUpdate), at such indices.
 AtomicUpdateAt "atomic_update_at" { op: AtomicOp, dst: RefUse, "at" at: Vec<Value>, "<-" value: Value }
-    memory, types |t| t.store_at(dst, at, None, *value), legal |l| arithmetic::atomic(*op, l.dtype(*value)),
-    effects any_lanes(dst, Access::Update);
+    transfer stores(dst, *value).at(at).by(*op), legal |l| arithmetic::atomic(*op, l.dtype(*value));
 /// Asynchronous; completes on `barrier` (its bytes are expected and arrived for by this op: one logical arrival), or, when
 /// there is none, joins the sm_80 copy group that `WaitGmemToSmem` counts.
 CopyGmemToSmem "copy_gmem_to_smem" {
@@ -241,7 +235,7 @@ MbarrierArrive "mbarrier_arrive" { barrier: RefUse, "by" count: Value, "of" by: 
         Arriving::One => SIGNALS,
         Arriving::Warps | Arriving::All => Order::Arrive,
     });
-/// One lane tells the barrier of `bytes` (i32) to come in its phase, and arrives with that if it `arrives`.
+/// One lane adds `bytes` (i32) to what the barrier expects in its phase, and arrives with that if it `arrives`.
 MbarrierExpect "mbarrier_expect" { barrier: RefUse, bytes: Value, arrives: bool }
     synchronisation, types |t| t.barrier(barrier)?.i32(*bytes)?.none(),
     legal |l| memory::arrival(l.kernel, barrier), effects orders(SIGNALS);
@@ -252,7 +246,7 @@ MbarrierWait "mbarrier_wait" { barrier: RefUse, "phase" phase: Value, order: Bar
     effects orders(if order.relaxed { Order::Unknown } else { Order::Wait(barrier) });
 /// Execution and memory barrier of the group (`Block`: all warpgroups).
 Sync "sync" { group: Group }
-    synchronisation, types |t| t.none(), effects orders(Order::Meet(*group));
+    synchronisation, types |t| t.none(), effects orders(Order::Rendezvous(*group));
 Fence "fence" { kind: FenceKind }
     synchronisation, types |t| t.none(), effects orders(match kind {
         FenceKind::ProxyAsyncGlobal => Order::FenceDevice,
@@ -268,7 +262,7 @@ SemaphoreSignalParallel "semaphore_signal_parallel" { signals: Vec<(RefUse, Valu
 /// Until the semaphore is ≥ `value`; `decrement` subtracts it. Acquire.
 SemaphoreWait "semaphore_wait" { semaphore: RefUse, ">=" value: Value, decrement: bool, scope: MemoryScope }
     synchronisation, types |t| t.semaphore(semaphore)?.i32(*value)?.none(), effects orders(ACQUIRES);
-/// The value now, i32, relaxed: what it tells of other memory needs a wait.
+/// The value now, i32, relaxed: it orders no other memory, as a wait does.
 SemaphoreRead "semaphore_read" { semaphore: RefUse }
     synchronisation, types |t| t.semaphore(semaphore)?.gives_i32(),
     effects orders(Order::None).looks_at(Look::Semaphore);
@@ -427,6 +421,7 @@ mod tests {
             let fields: String = row.fields.iter().map(field).collect();
             let class = match row.kind {
                 "promise" => "pure, checked where it stands",
+                "transfer" => "memory",
                 kind => kind,
             };
             let text = match names.as_slice() {

@@ -1,6 +1,7 @@
 //! Types of operands and results: what rows of the [table](super::table) say of them is made of.
 //!
 //! A check reads from left to right (`t.barrier(barrier)?.predicate(*predicate)?.none()`): operands first, then what the results are.
+use super::class::Transfer;
 use super::verify::Rule;
 use super::*;
 use crate::dtype::DType;
@@ -14,6 +15,13 @@ pub(super) struct Typing<'a> {
 /// What is wrong, and by which rule.
 pub(super) type Broken = (Rule, String);
 pub(super) type Checked<'t, 'a> = Result<&'t Typing<'a>, Broken>;
+
+/// What is wrong with an op of a kernel whose results are to have these types.
+pub fn check_types(kernel: &Kernel, kind: &OpKind, results: &[Type]) -> Result<(), String> {
+    let results = results.iter().collect();
+    let checked = kind.check_types(&Typing { kernel, results }).map(|_| ());
+    checked.map_err(|(_, text)| text)
+}
 
 fn arity<T>(text: impl Into<String>) -> Result<T, Broken> {
     Err((Rule::Arity, text.into()))
@@ -75,9 +83,6 @@ impl<'a> Typing<'a> {
     }
     pub fn gives_i32(&self) -> Checked<'_, 'a> {
         self.results(&[&Type::Scalar(DType::I32)])
-    }
-    pub fn gives_data(&self, r: &RefUse) -> Checked<'_, 'a> {
-        self.results(&[&self.data(r)?])
     }
 
     fn scalar(&self, v: Value, ok: impl Fn(DType) -> bool) -> Checked<'_, 'a> {
@@ -160,15 +165,21 @@ impl<'a> Typing<'a> {
 
     pub fn bitcast(&self, a: Value) -> Checked<'_, 'a> {
         let (from, to) = (self.ty(a), self.one()?);
-        let bits = |t: &Type| num_elements(t.shape()).checked_mul(u64::from(t.dtype().bits()));
-        self.want(bits(to) == bits(from), || format!("{from} to {to}"))
+        let (wide, narrow) = (u64::from(from.dtype().bits()), u64::from(to.dtype().bits()));
+        let mut shape = Shape::from_slice(from.shape());
+        let fits = if wide > narrow {
+            shape.push(wide / narrow);
+            wide.is_multiple_of(narrow)
+        } else {
+            wide == narrow || narrow.is_multiple_of(wide) && shape.pop() == Some(narrow / wide)
+        };
+        self.want(fits && to.shape() == &shape[..], || format!("{from} to {to}"))
     }
 
     pub fn iota(&self, dim: u32) -> Checked<'_, 'a> {
         let result = self.one()?;
-        self.want((dim as usize) < result.shape().len(), || {
-            format!("dimension {dim} of {result}")
-        })
+        let fits = (dim as usize) < result.shape().len() && result.dtype() != DType::Bool;
+        self.want(fits, || format!("dimension {dim} of {result}"))
     }
 
     pub fn broadcast(&self, a: Value, dims: &[u32]) -> Checked<'_, 'a> {
@@ -200,8 +211,11 @@ impl<'a> Typing<'a> {
         let ok = from.dtype() == to.dtype()
             && [to.shape().len(), starts.len(), strides.len()] == [from.shape().len(); 3]
             && (0..starts.len()).all(|d| {
-                let n = to.shape()[d];
-                strides[d] > 0 && (n == 0 || starts[d] + (n - 1) * strides[d] < from.shape()[d])
+                let (n, extent) = (to.shape()[d], from.shape()[d]);
+                let last = (n.saturating_sub(1))
+                    .checked_mul(strides[d])
+                    .and_then(|n| n.checked_add(starts[d]));
+                strides[d] > 0 && last.is_some_and(|last| if n == 0 { last <= extent } else { last < extent })
             });
         self.want(ok, || format!("{to} at {starts:?} of {from}"))
     }
@@ -225,6 +239,7 @@ impl<'a> Typing<'a> {
 
     pub fn concat(&self, parts: &[Value], dim: u32) -> Checked<'_, 'a> {
         let (to, d) = (self.one()?, dim as usize);
+        self.want(!parts.is_empty(), || "no parts".to_string())?;
         let mut sum = 0;
         for &p in parts {
             let t = self.ty(p);
@@ -251,6 +266,13 @@ impl<'a> Typing<'a> {
                 n + (n - 1).max(0) * interior[d] + low[d] + high[d] == to.shape()[d] as i64
             });
         self.want(ok, || format!("{from} to {to}"))
+    }
+
+    pub fn reduce_precision(&self, a: Value, exponent: u32, mantissa: u32) -> Checked<'_, 'a> {
+        self.want((1..=11).contains(&exponent) && mantissa <= 52, || {
+            format!("{exponent} bits of exponent, {mantissa} of mantissa")
+        })?;
+        self.gives(a)
     }
 
     pub fn reduce(&self, a: Value, axes: &[u32]) -> Checked<'_, 'a> {
@@ -402,7 +424,7 @@ impl<'a> Typing<'a> {
         self.want(self.data(dst)? == *ty, || format!("{ty} into {}", dst.alloc))
     }
 
-    pub fn masked(&self, mask: Option<Value>, shape: &[u64]) -> Checked<'_, 'a> {
+    fn masked(&self, mask: Option<Value>, shape: &[u64]) -> Checked<'_, 'a> {
         mask.map_or(Ok(self), |v| {
             let ty = self.ty(v);
             let fits = ty.dtype() == DType::Bool && ty.shape() == shape;
@@ -422,17 +444,25 @@ impl<'a> Typing<'a> {
         Ok(self)
     }
 
-    pub fn load_at(&self, src: &RefUse, at: &[Value], mask: Option<Value>) -> Checked<'_, 'a> {
-        let to = self.one()?;
-        self.indices(src, at, to.shape())?.masked(mask, to.shape())?;
-        self.want(src.dtype() == Some(to.dtype()), || format!("{to} from {}", src.alloc))
-    }
-
-    pub fn store_at(&self, dst: &RefUse, at: &[Value], mask: Option<Value>, value: Value) -> Checked<'_, 'a> {
-        let ty = self.ty(value);
-        self.indices(dst, at, ty.shape())?.masked(mask, ty.shape())?;
-        self.want(dst.dtype() == Some(ty.dtype()), || format!("{ty} into {}", dst.alloc))?
-            .none()
+    pub fn transfer(&self, transfer: &Transfer<'_>) -> Checked<'_, 'a> {
+        let view = transfer.view;
+        let ty = match (transfer.at, transfer.value) {
+            (None, _) => self.data(view)?,
+            (Some(_), Some(value)) => self.ty(value).clone(),
+            (Some(_), None) => self.one()?.clone(),
+        };
+        if let Some(at) = transfer.at {
+            self.indices(view, at, ty.shape())?;
+            let way = if transfer.loads { "from" } else { "into" };
+            self.want(view.dtype() == Some(ty.dtype()), || {
+                format!("{ty} {way} {}", view.alloc)
+            })?;
+        } else if let Some(value) = transfer.value {
+            self.stored(view, value)?;
+        }
+        self.masked(transfer.mask, ty.shape())?;
+        let expected = transfer.loads.then_some(&ty);
+        self.results(expected.as_slice())
     }
 
     /// A copy between views of one type, but that each of two CTAs may have half.

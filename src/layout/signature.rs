@@ -13,7 +13,7 @@ use super::register_layout::RegisterLayout;
 use super::sorting::{SortPlan, Way};
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
-use crate::kernel_ir::class::{aside_ops, synchronisation_ops};
+use crate::kernel_ir::class::{Transfer, aside_ops, synchronisation_ops, transfer_ops};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::{
     AccUse, Does, DotArithmetic, Kernel, LaneArray, MmaOperand, Op, OpKind, RefUse, Region, Value, op,
@@ -161,6 +161,31 @@ fn dealt(kernel: &Kernel, v: Value, why: &'static str) -> Need {
         layout: RegisterLayout::dealt(data.ty.shape(), group_of(data.group)),
         pulls: false,
         why,
+    }
+}
+
+/// A reference's indices come first, then those of elements, the mask, the value.
+fn transfer(kernel: &Kernel, moved: &Transfer<'_>, results: &[Value], sig: &mut Signature) {
+    let count = moved.at.map_or(0, <[Value]>::len) + moved.mask.iter().chain(&moved.value).count();
+    let first = sig.operands.len() - count;
+    let own = &mut sig.operands[first..];
+    match moved.value {
+        Some(value) if moved.at.is_some() => own.fill(dealt(kernel, value, "one element a thread")),
+        Some(value) if !kernel.ty(value).is_scalar() => {
+            own.fill(Need::Same(value));
+            own[count - 1] = Need::Stored {
+                along: contiguous(kernel, moved.view),
+                like: results.first().copied(),
+            };
+        }
+        Some(_) => {}
+        None => {
+            own.fill(Need::Same(results[0]));
+            if moved.at.is_none() && moved.mask.is_some() {
+                // Elements differ though the mask may be of one value.
+                sig.results[0] = Gives::Varies(0);
+            }
+        }
     }
 }
 
@@ -416,39 +441,9 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                 }
             }
         }
-        OpKind::LoadMasked { .. } => {
-            // A reference's indices come first. Elements differ though the mask may be of one value.
-            let last = sig.operands.len() - 1;
-            sig.operands[last] = Need::Same(results[0]);
-            sig.results[0] = Gives::Varies(0);
-        }
-        OpKind::StoreMasked { dst, value, .. } => {
-            let last = sig.operands.len() - 1;
-            sig.operands[last - 1] = Need::Same(*value);
-            sig.operands[last] = Need::Stored {
-                along: contiguous(kernel, dst),
-                like: None,
-            };
-        }
-        OpKind::LoadAt { at, mask, .. } => {
-            let first = sig.operands.len() - at.len() - usize::from(mask.is_some());
-            sig.operands[first..].fill(Need::Same(results[0]));
-        }
-        OpKind::StoreAt { at, mask, value, .. } => {
-            let first = sig.operands.len() - at.len() - usize::from(mask.is_some()) - 1;
-            sig.operands[first..].fill(dealt(kernel, *value, "one element a thread"));
-        }
-        OpKind::AtomicUpdateAt { at, value, .. } => {
-            let first = sig.operands.len() - at.len() - 1;
-            sig.operands[first..].fill(dealt(kernel, *value, "one element a thread"));
-        }
-        OpKind::Store { dst, value } | OpKind::AtomicUpdate { dst, value, .. } | OpKind::Swap { dst, value } => {
-            // A reference's indices come first.
-            if let (true, Some(need)) = (is_array(*value), sig.operands.last_mut()) {
-                *need = Need::Stored {
-                    along: contiguous(kernel, dst),
-                    like: results.first().copied(),
-                };
+        transfer_ops!() => {
+            if let Some(moved) = data.kind.transfer() {
+                transfer(kernel, &moved, results, &mut sig);
             }
         }
         OpKind::AccInit { init } => {
@@ -565,7 +560,6 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         }
         synchronisation_ops!()
         | aside_ops!()
-        | OpKind::Load { .. }
         | OpKind::AsyncStoreSmem { .. }
         | OpKind::AxisIndex { .. }
         | OpKind::CopyGmemToSmem { .. }

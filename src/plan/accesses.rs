@@ -1,7 +1,7 @@
 //! How ops touch memory: the plan of every load and store, of every copy, of every operand of a wgmma in shared memory, made once on
 //! the kernel and its layouts, for lowering to emit. What cannot be done is refused here.
 use crate::error::{Error, Fault, Result};
-use crate::kernel_ir::class::{aside_ops, pure_ops, synchronisation_ops};
+use crate::kernel_ir::class::{aside_ops, pure_ops, synchronisation_ops, transfer_ops};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::{
     AccUse, Does, Elem, InlineMap, InlinePtx, Kernel, MmaOperand, Op, OpKind, Place, RefUse, SmemTransforms, Value,
@@ -86,22 +86,18 @@ impl Planner<'_> {
         let kernel = self.kernel;
         let data = &kernel.ops[op];
         match &data.kind {
-            OpKind::Load { src } => self.transfer(op, src, Some(data.results[0]), None),
-            OpKind::Store { dst, value } => self.transfer(op, dst, None, Some(*value)),
+            transfer_ops!() => data.kind.transfer().map_or(Ok(()), |moved| {
+                if moved.at.is_some() {
+                    return self.transfer(op, moved.view, None, None);
+                }
+                // What a store replaces may never have been written: it is loaded only where something uses it.
+                let mut loaded = data.results.first().copied();
+                loaded = loaded.filter(|v| moved.value.is_none() || self.used.contains(*v));
+                self.transfer(op, moved.view, loaded, moved.value)
+            }),
             OpKind::AsyncStoreSmem { dst, value, .. } => {
                 self.transfer(op, dst, None, Some(*value))?;
                 self.whole_words(op, dst)
-            }
-            OpKind::Swap { dst, value } => {
-                // The old elements may never have been written: they are loaded only where somebody uses them.
-                let old = Some(data.results[0]).filter(|v| self.used.contains(*v));
-                self.transfer(op, dst, old, Some(*value))
-            }
-            OpKind::AtomicUpdate { dst, value, .. } => self.transfer(op, dst, None, Some(*value)),
-            OpKind::LoadMasked { src, .. } => self.transfer(op, src, Some(data.results[0]), None),
-            OpKind::StoreMasked { dst, value, .. } => self.transfer(op, dst, None, Some(*value)),
-            OpKind::LoadAt { src: r, .. } | OpKind::StoreAt { dst: r, .. } | OpKind::AtomicUpdateAt { dst: r, .. } => {
-                self.transfer(op, r, None, None)
             }
             OpKind::CopyGmemToSmem { .. } | OpKind::CopySmemToGmem { .. } | OpKind::Prefetch { .. } => self.copy(op),
             OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
@@ -176,10 +172,8 @@ impl Planner<'_> {
         };
         let array = |v: Option<Value>| v.filter(|v| !kernel.ty(*v).is_scalar());
         let near = shared && r.place == Place::Here;
-        let masked = matches!(
-            kernel.ops[op].kind,
-            OpKind::LoadMasked { .. } | OpKind::StoreMasked { .. }
-        );
+        let moved = kernel.ops[op].kind.transfer();
+        let masked = moved.is_some_and(|moved| moved.mask.is_some());
         let singly = r.has_windows() && !masked;
         let refused = |e: TransferError| {
             let name = kernel.ops[op].kind.name();
@@ -206,7 +200,7 @@ impl Planner<'_> {
         let mut store = None;
         if let Some(v) = array(stored) {
             let layout = self.assignment.layout(v)?;
-            let plan = if let OpKind::AtomicUpdate { .. } = kernel.ops[op].kind {
+            let plan = if moved.is_some_and(|moved| moved.update.is_some()) {
                 // Reductions of single elements, or of neighbours in one lane.
                 let options = Options {
                     matrix: false,

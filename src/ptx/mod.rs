@@ -12,6 +12,7 @@ mod divide;
 pub mod eliminate_dead_code;
 mod equal_conditionals;
 pub mod evaluate;
+mod fixpoint;
 pub mod flat;
 pub mod flow;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod generate;
 pub mod hoist;
 pub mod infer_uniformity;
 pub mod inst;
+pub mod integer;
 pub mod interleave_elements;
 pub mod keep_operands;
 pub mod launch;

@@ -203,17 +203,18 @@ impl Collector<'_> {
         if let &[result] = results.as_slice() {
             self.recomputed(op, &operands, result);
         }
-        if let OpKind::Load { src } | OpKind::LoadMasked { src, .. } = &kernel.ops[op].kind {
-            self.prefer(results[0], src);
+        let moved = kernel.ops[op].kind.transfer().filter(|moved| moved.at.is_none());
+        if let Some(moved) = moved.filter(|moved| moved.value.is_none()) {
+            self.prefer(results[0], moved.view);
         }
-        if let OpKind::Store { dst, value }
-        | OpKind::StoreMasked { dst, value, .. }
-        | OpKind::AtomicUpdate { dst, value, .. }
-        | OpKind::Swap { dst, value }
-        | OpKind::AsyncStoreSmem { dst, value, .. } = &kernel.ops[op].kind
-        {
-            self.prefer(*value, dst);
-            for (v, layout, why) in narrow::stored(kernel, self.smem, *value, dst) {
+        let stored = if let OpKind::AsyncStoreSmem { dst, value, .. } = &kernel.ops[op].kind {
+            Some((*value, dst))
+        } else {
+            moved.and_then(|moved| Some((moved.value?, moved.view)))
+        };
+        if let Some((value, dst)) = stored {
+            self.prefer(value, dst);
+            for (v, layout, why) in narrow::stored(kernel, self.smem, value, dst) {
                 let is_free = self.distributed(v) && self.out.preferred[v].is_none();
                 if is_free {
                     self.out.preferred[v] = Some((layout, why));

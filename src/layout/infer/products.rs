@@ -244,11 +244,8 @@ fn stored(kernel: &Kernel) -> EntitySet<Alloc> {
     let mut out = EntitySet::new();
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
-        if matches!(
-            kind,
-            OpKind::Load { .. } | OpKind::LoadMasked { .. } | OpKind::LoadAt { .. }
-        ) || CopyUse::of(kernel, kind).is_some()
-        {
+        let loads = kind.transfer().is_some_and(|moved| moved.value.is_none());
+        if loads || CopyUse::of(kernel, kind).is_some() {
             return;
         }
         visit::for_each_ref(kind, &mut |r| {

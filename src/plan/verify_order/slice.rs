@@ -143,10 +143,10 @@ impl Slicer<'_> {
             Class::Pure(_) | Class::Pinned | Class::Aside => false,
             Class::Instructions | Class::Synchronisation => true,
             Class::Memory => {
-                if let OpKind::Load { src } | OpKind::LoadMasked { src, .. } | OpKind::LoadAt { src, .. } = kind {
-                    self.is_looked_at(src)
-                } else {
-                    !matches!(kind, OpKind::Prefetch { .. })
+                let loads = kind.transfer().filter(|moved| moved.value.is_none());
+                match loads {
+                    Some(moved) => self.is_looked_at(moved.view),
+                    None => !matches!(kind, OpKind::Prefetch { .. }),
                 }
             }
             Class::Accumulator => kind.is_product() || matches!(kind, OpKind::WgmmaWait { .. }),

@@ -11,7 +11,7 @@ use super::finding::{Finding, Report};
 use super::history::{Actor, BarrierKey, History, Start, Turn, What};
 use super::scalars::{Scalars, Val};
 use super::slice::{self, Slice};
-use crate::kernel_ir::class::{Class, Control, aside_ops, pure_ops};
+use crate::kernel_ir::class::{Class, Control, Transfer, aside_ops, pure_ops, transfer_ops};
 use crate::kernel_ir::polling::{self, Polling};
 use crate::kernel_ir::rings::Slot;
 use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
@@ -114,16 +114,14 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
     let mut written = SecondaryMap::new();
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
-        let source = if let OpKind::Load { src }
-        | OpKind::LoadMasked { src, .. }
-        | OpKind::LoadAt { src, .. }
-        | OpKind::CopyGmemToSmem { src, .. }
+        let loads = kind.transfer().filter(|moved| moved.value.is_none());
+        let source = if let OpKind::CopyGmemToSmem { src, .. }
         | OpKind::CopySmemToGmem { src, .. }
         | OpKind::Prefetch { src, .. } = kind
         {
             Some(src)
         } else {
-            None
+            loads.map(|moved| moved.view)
         };
         if let (Class::Memory, false) = (kind.class(), matches!(kind, OpKind::DotInPlace { .. })) {
             let is_source = |r: &RefUse| source.is_some_and(|src| std::ptr::eq(src, r));
@@ -468,6 +466,32 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// What moves in its order: an atomic update reads and writes at once, a swap reads before it writes, if something wants what was there.
+    fn transfer(&mut self, op: Op, actor: Actor, moved: &Transfer<'_>) {
+        let view = moved.view;
+        let result = self.kernel.ops[op].results.first().copied();
+        if let (Some(result), None) = (result, moved.update)
+            && (moved.value.is_none() || self.used[result])
+        {
+            if moved.is_whole() {
+                self.load(op, actor, view, result);
+            } else if self.written[view.alloc] {
+                self.touch_anywhere(op, actor, What::Read, view);
+            }
+            if moved.value.is_some() {
+                // All lanes have read before any writes.
+                self.meet(op, actor);
+            }
+        }
+        if let Some(value) = moved.value {
+            let what = moved.update.map_or(What::Write, What::Atomic);
+            match moved.is_whole() {
+                true => self.store(op, actor, what, view, value),
+                false => self.touch_anywhere(op, actor, what, view),
+            }
+        }
+    }
+
     fn op(&mut self, op: Op, actor: Actor) {
         let kernel = self.kernel;
         let data = &kernel.ops[op];
@@ -489,43 +513,12 @@ impl<'a> Walk<'a> {
                     self.meet(op, actor);
                 }
             }
-            OpKind::Load { src } => {
-                self.load(op, actor, src, data.results[0]);
-                self.forget_results(op);
-            }
-            OpKind::Store { dst, value } => self.store(op, actor, What::Write, dst, *value),
-            OpKind::Swap { dst, value } => {
-                if self.used[data.results[0]] {
-                    self.load(op, actor, dst, data.results[0]);
-                    // All lanes have read before any writes.
-                    self.meet(op, actor);
-                }
-                self.store(op, actor, What::Write, dst, *value);
-                self.forget_results(op);
-            }
-            OpKind::AtomicUpdate { op: update, dst, value } => {
-                self.store(op, actor, What::Atomic(*update), dst, *value)
-            }
-            OpKind::LoadMasked { src, mask: _ } | OpKind::LoadAt { src, at: _, mask: _ } => {
-                if self.is_watched(src) && self.written[src.alloc] {
-                    let (footprint, slot) = (self.footprint(op, 0, src), self.slot(src));
-                    self.history.touch(op, actor, What::Read, footprint, None, slot);
+            transfer_ops!() => {
+                if let Some(moved) = data.kind.transfer() {
+                    self.transfer(op, actor, &moved);
                 }
                 self.forget_results(op);
             }
-            OpKind::StoreMasked { dst, mask: _, value: _ }
-            | OpKind::StoreAt {
-                dst,
-                at: _,
-                mask: _,
-                value: _,
-            } => self.touch_anywhere(op, actor, What::Write, dst),
-            OpKind::AtomicUpdateAt {
-                op: update,
-                dst,
-                at: _,
-                value: _,
-            } => self.touch_anywhere(op, actor, What::Atomic(*update), dst),
             OpKind::InlinePtx { code, refs, .. } => {
                 let by = if code.once { actor.leader() } else { actor };
                 if code.once {
