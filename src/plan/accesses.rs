@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 pub struct Accesses {
     /// Of loads, stores, swaps and atomic updates.
     pub transfers: FxHashMap<Op, Transfer>,
-    /// Of copies and prefetches; none of nothing, which no bulk copy and no tensor map can say.
+    /// Of copies and prefetches; none of those of no bytes, which no bulk copy and no tensor map can express.
     pub copies: FxHashMap<Op, Option<Copy>>,
     /// Of wgmmas.
     pub operands: FxHashMap<Op, Operands>,
@@ -93,7 +93,7 @@ impl Planner<'_> {
                 self.whole_words(op, dst)
             }
             OpKind::Swap { dst, value } => {
-                // The old elements may never have been written: they are loaded only where somebody uses them.
+                // The old elements may never have been written: they are loaded only where they are used.
                 let old = Some(data.results[0]).filter(|v| self.used.contains(*v));
                 self.transfer(op, dst, old, Some(*value))
             }

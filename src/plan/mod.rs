@@ -3,7 +3,7 @@
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
 //! * [`arrivals`]: who arrives on barriers, and how often;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
-//! * [`leading_loads`]: loads that one lane makes, and needs to tell nobody of;
+//! * [`leader_loads`]: loads that one lane makes, for itself;
 //! * [`parked`]: accumulators that do not fit into registers, and where their columns wait for a product;
 //! * [`rendezvous`]: arrivals by which warpgroups take turns, and what they are tied to;
 //! * [`scratch`]: what passes through shared memory that no user allocated;
@@ -22,7 +22,7 @@ pub mod bytes;
 pub mod feeding_loops;
 pub mod footprint;
 pub mod insert_barriers;
-pub mod leading_loads;
+pub mod leader_loads;
 pub mod parked;
 pub mod pending;
 pub mod refills;

@@ -217,7 +217,7 @@ fn length(
             let mut count = |v: &Value| most = most.max(moved(kernel.ty(*v)));
             data.results.iter().for_each(&mut count);
             for_each_value(&data.kind, &mut |v| count(&v));
-            // Truth values are told apart, or packed, one by one.
+            // Truth values are extracted or packed one by one.
             let mut each = data.results.iter().map(|v| truths(*v)).max().unwrap_or(0);
             for_each_value(&data.kind, &mut |v| each = each.max(truths(v)));
             each.max(most / WORDS_AN_ACCESS).max(planned)

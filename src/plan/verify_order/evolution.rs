@@ -1,5 +1,5 @@
 //! Scalar evolution: by how much the numbers of a loop change from one turn of its rings to the next, and for how many turns to come
-//! whatever is decided by them is decided alike.
+//! every decision by them is the same.
 use super::scalars::{Applied, Val};
 use crate::dtype::DType;
 use crate::kernel_ir::{BinaryOp, Facts, Value};

@@ -52,7 +52,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All that a check says.
+/// All that a check reports.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// One for each pair of ops and kind of fault.

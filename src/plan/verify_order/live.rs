@@ -25,7 +25,7 @@ pub enum Completion {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Lists {
     recent: bool,
-    /// Not everybody has waited for it.
+    /// Some warp has not waited for it.
     pub open: bool,
     slot: Option<(Alloc, Val)>,
 }
@@ -49,7 +49,7 @@ pub struct Access {
     own: [(Behind, Moment); 4],
     /// A refill of its slot that was issued behind it has been waited for.
     pub refilled: bool,
-    /// The warp region in which somebody waited for it, the first to do so.
+    /// The warp region in which a warp waited for it first.
     pub waited_in: Option<u32>,
     gone: bool,
     /// As [`Live::listed`] has seen it.
@@ -96,7 +96,7 @@ impl Access {
 #[derive(Default)]
 pub struct Live {
     all: Vec<Access>,
-    /// Those that had not gone when somebody last looked, and later ones.
+    /// Those that were live at the last query, and later ones.
     alive: Vec<u32>,
     /// What is live at each footprint.
     at: Vec<Vec<u32>>,
@@ -104,7 +104,7 @@ pub struct Live {
     overlaps: Vec<Vec<FootprintId>>,
     /// Those that are in a cell.
     cells: FxHashMap<Cell, Vec<FootprintId>>,
-    /// Those that not everybody has waited for yet, who issued them.
+    /// Those that some warp has not waited for yet, and who issued them.
     loads: FxHashMap<Alloc, Vec<u32>>,
     stores: Vec<u32>,
     mmas: Vec<u32>,
@@ -232,7 +232,7 @@ impl Live {
         found.sort_unstable();
     }
 
-    /// All live accesses that are not `over`, oldest first; those that are go. Says of each where it is listed.
+    /// All live accesses that are not `over`, oldest first; drops the others.
     pub fn listed(&mut self, over: impl Fn(&Access) -> bool) -> Vec<Access> {
         let all = &mut self.all;
         self.alive.retain(|&i| {
@@ -264,7 +264,7 @@ impl Live {
         self.recent.iter().map(|&i| &all[i as usize])
     }
 
-    /// All warps have met. Of a load, another warpgroup may be the one that waits: who meets that may know (`block`).
+    /// A barrier of all warps. `block`: with the other warpgroups, one of which may have waited for a load.
     pub fn join(&mut self, block: bool, now: Moment) {
         self.recent.clear();
         if block {
@@ -298,7 +298,7 @@ impl Live {
         });
     }
 
-    /// These warps have waited for groups of bulk stores. `covers`: whether the wait says that an access is over.
+    /// These warps have waited for groups of bulk stores. `covers`: whether the wait covers an access.
     pub fn wait_stores(&mut self, actor: Actor, now: Moment, covers: impl Fn(&Access, usize, u32) -> bool) {
         let (all, recent) = (&mut self.all, &mut self.recent);
         self.stores.retain(|&i| {
