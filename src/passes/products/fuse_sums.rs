@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_that_somebody_else_needs_stays() {
+    fn a_product_with_other_users_stays() {
         assert_eq!(sums(&kernel(DType::F16, true, true)), 1);
     }
 }
