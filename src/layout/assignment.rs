@@ -36,7 +36,7 @@ pub struct Reason {
     pub why: &'static str,
 }
 
-/// What was chosen. Prints as reports show it; nothing is printed before somebody asks.
+/// What was chosen. Prints as reports show it; no text is made before that.
 #[derive(Clone, Debug)]
 pub enum Choice {
     Registers(RegisterLayout),

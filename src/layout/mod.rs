@@ -12,7 +12,7 @@
 //!   [`verify_layouts`] checks; [`derivation`] and [`movement`]: how results follow from operands;
 //! * [`facts`]: what planners may assume of values known only at run time.
 //!
-//! Everything here is pure data and deterministic; nothing knows PTX. Planners return plans that name registers (slots),
+//! Everything here is pure data and deterministic, without PTX. Planners return plans that name registers (slots),
 //! lane terms and immediates; `lower` emits them and discovers no illegality of its own.
 pub mod address;
 pub mod assignment;

@@ -1,4 +1,4 @@
-//! What layout every op needs of its operands and gives to its results: the one place that knows.
+//! What layout every op needs of its operands and gives to its results: defined here alone.
 //!
 //! [`of`] is a table over the ops. Inference reads it for its constraints, `insert_relayouts` makes it true by inserting
 //! [`OpKind::Relayout`]s, [`super::verify_layouts`] checks that it is, and lowering takes every operand as it lies.
@@ -63,9 +63,9 @@ pub enum Gives {
     Varies(usize),
     /// All elements are equal.
     Splat,
-    /// This one; what meets the value had better have it too.
+    /// This one; what is combined with the value had better have it too.
     Exactly(RegisterLayout, &'static str),
-    /// This one, which is nobody else's wish.
+    /// This one, which no other op prefers.
     Made(RegisterLayout),
     /// The layout that this value has.
     Same(Value),
@@ -93,7 +93,7 @@ pub struct Signature {
     pub is_loop: bool,
     /// How the first result follows from the first operand.
     pub derived: Option<Derivation>,
-    /// Where the result does not follow, [`super::movement`] says how elements get to it from operands in any layout.
+    /// Where the result does not follow, [`super::movement`] plans how elements get to it from operands in any layout.
     pub moves: bool,
     /// Works along single dimensions: best where each dimension of the operands has digits of its own.
     pub separable: bool,
@@ -119,7 +119,7 @@ pub fn wgmma_left(kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
     layout.map_err(|e| Error::internal(format!("a left operand of wgmma of type {ty}: {e}")))
 }
 
-/// The dimension of a view along which memory is contiguous, as far as views without reshapes tell; else the last. One of a single
+/// The dimension of a view along which memory is contiguous, as far as it follows from views without reshapes; else the last. One of a single
 /// element has no neighbours: those are along the one before it.
 pub fn contiguous(kernel: &Kernel, r: &RefUse) -> usize {
     let whole = &kernel.allocs[r.alloc].shape;
@@ -136,7 +136,7 @@ fn minor(shape: &[u64]) -> usize {
     last.unwrap_or(shape.len().saturating_sub(1))
 }
 
-/// An array that a loop takes apart or puts together along its leading dimension, and one of its slices.
+/// An array that a loop splits or stacks along its leading dimension, and one of its slices.
 pub fn stacked(kernel: &Kernel, v: Value) -> Result<(RegisterLayout, RegisterLayout)> {
     let data = &kernel.values[v];
     let whole = with_slices_dealt(data.ty.shape(), group_of(data.group));
@@ -164,7 +164,7 @@ fn dealt(kernel: &Kernel, v: Value, why: &'static str) -> Need {
     }
 }
 
-/// The signature of an op. Errors: shapes that a layout the op asks for does not fit.
+/// The signature of an op. Errors: shapes that a layout the op needs does not fit.
 pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
     let data = &kernel.ops[op];
     let results = &data.results;
@@ -651,7 +651,7 @@ impl Need {
                     bits
                 };
                 let right = fills || !own.is_constant_somewhere() && has_whole_bytes(own, bits, *along);
-                // Where there is none with whole bytes the plan of the access says so.
+                // Where there is none with whole bytes the plan of the access reports it.
                 (!right).then(|| storable(own, bits, *along)).filter(|l| l != own)
             }
         }

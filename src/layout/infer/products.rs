@@ -1,7 +1,7 @@
 //! Products of arrays that `wgmma` can compute: from operands in shared memory, where they are, else by way of [`staged_products`].
 //!
 //! **Legal** where an operand is a load of shared memory, perhaps transposed, and from the load to the product nothing is stored there
-//! and nobody is told anything: who would overwrite the elements must hear first that they were read. The left operand may be in
+//! and nothing is released: a write of the elements has to be ordered behind their reads. The left operand may be in
 //! registers. The arithmetic is that of `mma.sync` (exact products, the same cuts of sums). f32 is not read from memory: `wgmma`
 //! cuts operands to tf32 instead of rounding them.
 //!
