@@ -1,5 +1,5 @@
 //! Updates of an array at positions that others hold: the array is stored to scratch, updated there in the order that
-//! [`PutPlan`] says, and loaded.
+//! [`PutPlan`] has, and loaded.
 use super::convert::as_type;
 use super::cx::{Carried, LowerCx};
 use super::emit::S;
@@ -110,7 +110,7 @@ struct Update {
     number: S,
     value: S,
     place: Addr<super::emit::V>,
-    /// Where the word is that tells who is next at the place.
+    /// The word with the update that is next at the place.
     claim: Addr<super::emit::V>,
 }
 
@@ -122,7 +122,7 @@ struct Putter {
 }
 
 impl Putter {
-    /// Puts an update at its place, which nobody else touches meanwhile.
+    /// Makes an update at its place, which no other thread touches meanwhile.
     fn apply(&self, cx: &mut LowerCx, u: &Update) -> Result<()> {
         let element = self.plan.element;
         let binary = match self.put {

@@ -301,7 +301,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
     let bar = barrier.as_ref().ok_or_else(|| cx.unexpected(op))?;
     let oob = out_of_bounds(*oob);
     let sharing = sharing(cx, collective_axes)?;
-    // Nothing to copy: what waits for it is told all the same.
+    // Nothing to copy: its completion is signalled all the same.
     let planned = start(cx, op, dst)?;
     let bar_addr = barrier::address(cx, bar)?;
     let arrivals = cx.plan.arrivals.by[bar.alloc].count();

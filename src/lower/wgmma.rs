@@ -461,7 +461,7 @@ impl Product<'_> {
     }
 }
 
-/// The four registers of a 64×32-byte step of a left operand in registers: in the WGMMA layout (its kin for bytes and 32 bits) they are the
+/// The four registers of a 64×32-byte step of a left operand in registers: in the WGMMA layout (its forms for bytes and 32 bits) they are the
 /// words of two neighbouring column tiles.
 fn left_fragment(cx: &mut LowerCx, a: &ArrayRegs, mb: usize, steps: usize, ks: usize) -> Result<Srcs<V>> {
     let words_per_block = a.regs.len() / (cx_rows(a) / 64);
