@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Most elements of an array whose map is given out.
 pub(super) const MAX_ELEMENTS: u64 = 1 << 22;
 
-/// What is asked.
+/// The query.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Query {
@@ -100,7 +100,7 @@ impl Digits {
     }
 }
 
-/// The layout that is asked for, and its name if it has one of the user's.
+/// The requested layout, and its name if it has one of the user's.
 fn instantiate(query: &Query, dtype: DType) -> Result<RegisterLayout, Error> {
     let bytes = match &query.layout {
         Which::Digits(digits) => return Ok(digits.layout()),

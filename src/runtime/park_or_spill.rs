@@ -20,7 +20,7 @@ impl Artifact {
         Ok(self.best_known())
     }
 
-    /// The same, as far as it is known.
+    /// The same, without waiting for an assembler.
     pub fn best_known(&self) -> &Artifact {
         self.instead.get().and_then(Option::as_deref).unwrap_or(self)
     }
@@ -29,7 +29,7 @@ impl Artifact {
         let Some(moved) = self.compiled.parked else {
             return Ok(None);
         };
-        // The driver does not say what it spills: nothing is compiled that would not be compared.
+        // The driver does not report what it spills: nothing is compiled that would not be compared.
         if env::get()?.parking == Parking::Always || assembler()?.path().is_none() {
             return Ok(None);
         }

@@ -6,7 +6,7 @@ use crate::layout::smem_layout::ViewDim;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What is asked.
+/// The query.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Query {

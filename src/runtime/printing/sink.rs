@@ -30,7 +30,7 @@ pub fn write(text: String) {
             let serve = move || {
                 for (text, done) in receiver {
                     write_now(&text);
-                    // Who asked may have gone on.
+                    // The waiting print may have timed out.
                     let _ = done.send(());
                 }
             };
@@ -55,6 +55,6 @@ fn write_now(text: &str) {
         return;
     }
     let mut stdout = std::io::stdout().lock();
-    // Whoever closed it does not want to know.
+    // An error means that stdout is closed: nothing to report.
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }

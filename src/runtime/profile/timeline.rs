@@ -42,7 +42,7 @@ impl Track<'_> {
         }
     }
 
-    /// Each mark: its first word, and the clock since the track's begin. A mark has the clock's low half; two marks are less than 2^32 apart.
+    /// Each mark: its first word, and the clock since the track's begin. A mark has the clock's low half; two marks differ by less than 2^32.
     fn marks(&self) -> impl Iterator<Item = (u32, u64)> {
         let mut now = self.begin[1];
         self.marks.iter().map(move |mark| {
@@ -137,7 +137,7 @@ fn who(profile: &Profile, ranges: &Ranges, number: u64) -> String {
 
 /// What a cycle is in time.
 enum Scale {
-    /// Nanoseconds of a cycle. The timer ticks slowly, so that all tracks say how many there are.
+    /// Nanoseconds of a cycle. The timer ticks slowly, so that all tracks give the number.
     Cycles(f64),
     Steps,
 }
