@@ -98,7 +98,7 @@ impl Cache {
         }
         let file = File::open(path).ok()?;
         let about = file.metadata().ok()?;
-        if !about.is_file() || is_others(&about).is_some() || about.len() > self.place.limit_bytes {
+        if !about.is_file() || foreign_access(&about).is_some() || about.len() > self.place.limit_bytes {
             return None;
         }
         let mut bytes = Vec::new();
@@ -141,7 +141,7 @@ impl Cache {
 impl Place {
     /// Whether the folder is this user's alone; warns once if not.
     fn check(&self) -> io::Result<()> {
-        let Some(whose) = is_others(&fs::metadata(&self.folder)?) else {
+        let Some(whose) = foreign_access(&fs::metadata(&self.folder)?) else {
             return Ok(());
         };
         let folder = self.folder.display();
@@ -243,9 +243,9 @@ fn make(folder: &Path) -> io::Result<()> {
     builder.recursive(true).create(folder)
 }
 
-/// The owner of a file or folder that is not this user's alone.
+/// Another owner of a file or folder, or write access for others.
 #[cfg(unix)]
-fn is_others(about: &fs::Metadata) -> Option<String> {
+fn foreign_access(about: &fs::Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let (own, owner, mode) = (rustix::process::geteuid().as_raw(), about.uid(), about.mode() & 0o7777);
     if owner != own {
@@ -259,7 +259,7 @@ fn is_others(about: &fs::Metadata) -> Option<String> {
 
 /// Where caches lie, no other user has access.
 #[cfg(not(unix))]
-fn is_others(_: &fs::Metadata) -> Option<String> {
+fn foreign_access(_: &fs::Metadata) -> Option<String> {
     None
 }
 

@@ -32,9 +32,9 @@ pub enum Need {
     /// The layout that this value has.
     Same(Value),
     /// Nothing, but an op whose operand has the layout of this value does less.
-    Likes(Value),
+    Prefers(Value),
     /// The same of the layout that one of several equal parts of this value has.
-    LikesPartOf(Value),
+    PrefersPartOf(Value),
     /// This layout. `pulls`: who makes the operand had better make it so.
     Exactly {
         layout: RegisterLayout,
@@ -49,7 +49,7 @@ pub enum Need {
     /// in one thread.
     Stored {
         along: usize,
-        /// As [`Need::Likes`].
+        /// As [`Need::Prefers`].
         like: Option<Value>,
     },
 }
@@ -333,18 +333,18 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         OpKind::DynamicSlice { a, .. } | OpKind::Reverse { a, .. } => {
             sig.moves = true;
             if kernel.ty(*a).shape() == kernel.ty(results[0]).shape() {
-                sig.operands[0] = Need::Likes(results[0]);
+                sig.operands[0] = Need::Prefers(results[0]);
             }
         }
         OpKind::DynamicUpdateSlice { .. } => {
             sig.moves = true;
-            sig.operands[0] = Need::Likes(results[0]);
+            sig.operands[0] = Need::Prefers(results[0]);
         }
         OpKind::Concat { parts, .. } => {
             (sig.moves, sig.separable, sig.makes_separable) = (true, true, true);
             let shape = kernel.ty(parts[0]).shape();
             if parts.iter().all(|p| kernel.ty(*p).shape() == shape) {
-                sig.operands.fill(Need::LikesPartOf(results[0]));
+                sig.operands.fill(Need::PrefersPartOf(results[0]));
             }
         }
         OpKind::Pad { .. } => (sig.moves, sig.separable) = (true, true),
@@ -639,7 +639,7 @@ impl Need {
         let own = layouts[v].as_ref()?;
         let fills = own.is_splat() && !ty.is_acc();
         match self {
-            Need::Any | Need::Likes(_) | Need::LikesPartOf(_) | Need::Derives => None,
+            Need::Any | Need::Prefers(_) | Need::PrefersPartOf(_) | Need::Derives => None,
             Need::Same(other) => layouts[*other].clone().filter(|l| l != own && !fills),
             Need::Exactly { layout, .. } => (layout != own && !fills).then(|| layout.clone()),
             Need::Runs(dim) => (!has_runs(own, *dim)).then(|| with_dim_in_slots(own.shape(), Some(*dim), own.group())),

@@ -186,19 +186,19 @@ impl Putter {
     fn last(&self, cx: &mut LowerCx, places: u64) -> Result<()> {
         self.clear_claims(cx, places, 0)?;
         cx.sync_group();
-        let mine: Vec<S> = self
+        let claimed: Vec<S> = self
             .updates
             .iter()
             .map(|u| cx.b.add(IntType::U32, u.number, Src::u32(1)))
             .collect();
-        for (u, &mine) in self.updates.iter().zip(&mine) {
-            self.red(cx, u.counts, RedOp::Max, AtomType::U32, u.claim, mine);
+        for (u, &claimed) in self.updates.iter().zip(&claimed) {
+            self.red(cx, u.counts, RedOp::Max, AtomType::U32, u.claim, claimed);
         }
         cx.sync_group();
-        for (u, &mine) in self.updates.iter().zip(&mine) {
+        for (u, &claimed) in self.updates.iter().zip(&claimed) {
             cx.if_then(u.counts, |cx| {
                 let claim = memory::load_element(cx, self.target, u.claim, DType::U32)?;
-                let wins = cx.b.setp(Compare::Eq, CompareType::U32, claim, mine);
+                let wins = cx.b.setp(Compare::Eq, CompareType::U32, claim, claimed);
                 cx.if_then(wins, |cx| self.apply(cx, u))
             })?;
         }

@@ -217,15 +217,15 @@ impl Runner {
         let (base, _) = cx.scratch();
         let warps = self.plan.runs.threads / 32;
         let warp = cx.warp_in_group();
-        let mine = cx.b.mad(IntType::U32, warp, Src::u32(8), base);
-        let mine = cx.b.addr(mine, self.plan.totals as i32);
+        let place = cx.b.mad(IntType::U32, warp, Src::u32(8), base);
+        let place = cx.b.addr(place, self.plan.totals as i32);
         let in_unit = cx.b.shr(ShiftType::U32, own, Src::u32(5));
         let unit = cx.b.sub(IntType::U32, warp, in_unit);
         let unit = cx.b.mad(IntType::U32, unit, Src::u32(8), base);
         cx.sync_group();
         let lane: S = cx.b.lane().into();
         let first = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
-        cx.if_then(first, |cx| memory::store_element(cx, self.target, mine, element, all))?;
+        cx.if_then(first, |cx| memory::store_element(cx, self.target, place, element, all))?;
         cx.sync_group();
         let (mut sum, mut before): (Option<S>, S) = (None, Src::Imm(0));
         for w in 0..warps {

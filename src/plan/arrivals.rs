@@ -9,7 +9,7 @@
 //!   Only what orders nothing may lie between the loads, as the arrival releases what came before it.
 //!
 //! There the L2 cache serves several blocks by one request if theirs come at about the same time, and blocks whose slots are freed
-//! and filled by arrivals that come when they come drift apart. Matmul of 8192³ in tiles of 256×64 on an H200, one kernel of Mosaic GPU and one
+//! and filled by arrivals at any time drift. Matmul of 8192³ in tiles of 256×64 on an H200, one kernel of Mosaic GPU and one
 //! of ours with eight arrivals (`ncu`): 89 and 110 million requests of SMs, 1,605 and 1,846 µs; with two arrivals and one of both
 //! loads, 1,590 µs. Tiles as large whose loads clusters share are limited by tensor cores, and lose 1 % with one arrival for both loads.
 use crate::error::{Error, Loc, Result};
@@ -69,7 +69,7 @@ pub fn find(kernel: &Kernel) -> Result<Arrivals> {
     let loads_limit = intensity::limit(kernel) == Limit::Loads;
     let mut out = Arrivals::default();
     let by_hand = kernel.barriers_by_hand();
-    choose_who_arrives(kernel, loads_limit, &mut out);
+    choose_arrivals(kernel, loads_limit, &mut out);
     // Where the author counts, an arrival of a warpgroup is one, and copies do not count what the author announces.
     for alloc in kernel.allocs.keys().filter(|alloc| by_hand[*alloc]) {
         if out.by[alloc] != ArrivesBy::Copies {
@@ -138,7 +138,7 @@ fn announced_by_hand(kernel: &Kernel, out: &mut Arrivals) {
     });
 }
 
-fn choose_who_arrives(kernel: &Kernel, loads_limit: bool, out: &mut Arrivals) {
+fn choose_arrivals(kernel: &Kernel, loads_limit: bool, out: &mut Arrivals) {
     let warpgroups = if kernel.compiler_params.every_lane_arrives {
         ArrivesBy::Lanes
     } else if loads_limit {

@@ -112,7 +112,7 @@ impl Pending {
         let ends = match (self.end, other.end) {
             (End::Lanes { converged: a }, End::Lanes { converged: b })
             | (End::Issuer { converged: a }, End::Issuer { converged: b }) => !a || b,
-            (a, b) => a.is_like(b) && a.join(b) == a,
+            (a, b) => a.is_same_kind(b) && a.join(b) == a,
         };
         self.bytes.covers(&other.bytes)
             && (self.footprint.is_none()
@@ -219,7 +219,7 @@ impl End {
     }
 
     /// The same but for what is counted.
-    fn is_like(self, other: End) -> bool {
+    fn is_same_kind(self, other: End) -> bool {
         match (self, other) {
             (End::Wgmma { .. }, End::Wgmma { .. }) => true,
             (
@@ -341,7 +341,7 @@ impl State {
             (p.bytes, p.footprint, p.since) == (new.bytes, new.footprint, new.since)
                 && (p.before_refill, p.outside) == (new.before_refill, new.outside)
                 && (p.reads, p.writes, p.generic) == (new.reads, new.writes, new.generic)
-                && p.end.is_like(new.end)
+                && p.end.is_same_kind(new.end)
         };
         if self.pending.iter().any(|old| old.covers(&new)) {
             return;
@@ -368,7 +368,7 @@ impl State {
             };
             match coarse
                 .iter_mut()
-                .find(|c| c.bytes.space == p.bytes.space && c.generic == p.generic && c.end.is_like(end))
+                .find(|c| c.bytes.space == p.bytes.space && c.generic == p.generic && c.end.is_same_kind(end))
             {
                 Some(c) => {
                     c.bytes = c.bytes.hull(&p.bytes);

@@ -43,7 +43,7 @@ fn words(kernel: &Kernel, assignment: &Assignment, v: Value) -> u64 {
 pub struct Lengths {
     of: SecondaryMap<Op, u64>,
     /// Of those that have not been lowered yet.
-    to_come: u64,
+    remaining: u64,
 }
 
 impl Lengths {
@@ -51,20 +51,20 @@ impl Lengths {
     pub fn of(kernel: &Kernel, assignment: &Assignment, accesses: Option<&Accesses>) -> Lengths {
         let mut lengths = Lengths {
             of: SecondaryMap::new(),
-            to_come: 0,
+            remaining: 0,
         };
         let mut loaded = EntitySet::new();
         kernel.for_each_op(&mut |op| {
             let own = length(kernel, assignment, accesses, op, &mut loaded);
             lengths.of[op] = own;
-            lengths.to_come = lengths.to_come.saturating_add(own);
+            lengths.remaining = lengths.remaining.saturating_add(own);
         });
         lengths
     }
 
     /// Refuses a kernel that is too long in any case.
     pub fn check(&self, kernel: &Kernel) -> Result<()> {
-        if self.to_come <= kernel.target.max_instructions {
+        if self.remaining <= kernel.target.max_instructions {
             return Ok(());
         }
         let mut largest: Option<Op> = None;
@@ -73,19 +73,19 @@ impl Lengths {
                 largest = Some(op);
             }
         });
-        let error = too_long(&kernel.target, self.to_come);
+        let error = too_long(&kernel.target, self.remaining);
         Err(largest.map_or(error.clone(), |op| error.at(kernel.ops[op].loc)))
     }
 
     /// How long a program will be at least, of which there are so many instructions.
     pub fn with(&self, emitted: u64) -> u64 {
-        self.to_come.saturating_add(emitted)
+        self.remaining.saturating_add(emitted)
     }
 
     /// This op is lowered now. Gives how many instructions there may be in the end of it.
     pub fn begin(&mut self, target: &Target, op: Op) -> u64 {
-        self.to_come = self.to_come.saturating_sub(self.of[op]);
-        target.max_instructions.saturating_sub(self.to_come)
+        self.remaining = self.remaining.saturating_sub(self.of[op]);
+        target.max_instructions.saturating_sub(self.remaining)
     }
 }
 

@@ -36,7 +36,7 @@ fn failed_check(text: &str) -> Option<Value> {
     if !text.contains("CUDA_ERROR") {
         return None;
     }
-    let mut error = printing::mailbox::print_what_is_left()?;
+    let mut error = printing::mailbox::print_remaining()?;
     error["last_words"] = json!(true);
     Some(error)
 }

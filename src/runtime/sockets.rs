@@ -33,14 +33,14 @@ pub fn ask(peer: &str, text: &str, descriptor: &OwnedFd, patience: Duration) -> 
 }
 
 fn ask_if(
-    may_have_it: impl Fn(&UnixStream) -> io::Result<bool>,
+    is_allowed: impl Fn(&UnixStream) -> io::Result<bool>,
     peer: &str,
     text: &str,
     descriptor: &OwnedFd,
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
     let mut stream = connect(peer)?;
-    if !may_have_it(&stream)? {
+    if !is_allowed(&stream)? {
         let text = format!("another user's process listens at {peer}");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }

@@ -331,10 +331,10 @@ impl Collector<'_> {
 
     fn need(&mut self, v: Value, need: &Need, depth: u32) {
         match need {
-            Need::Same(other) | Need::Likes(other) | Need::Stored { like: Some(other), .. } => {
+            Need::Same(other) | Need::Prefers(other) | Need::Stored { like: Some(other), .. } => {
                 self.equal(v, *other, depth)
             }
-            Need::LikesPartOf(whole) => self.derives(Some(&Derivation::Concat), v, *whole, depth),
+            Need::PrefersPartOf(whole) => self.derives(Some(&Derivation::Concat), v, *whole, depth),
             Need::Exactly {
                 layout,
                 pulls: true,

@@ -220,7 +220,7 @@ fn plan_parts(
     parts: Cut,
     allow_bulk: bool,
 ) -> Result<CopyPlan, CopyError> {
-    let plan = |smem| plan_as_it_lies(gmem, smem, bits, out_of_bounds, parts, allow_bulk);
+    let plan = |smem| plan_in_layout(gmem, smem, bits, out_of_bounds, parts, allow_bulk);
     let first = match plan(smem) {
         Err(error @ (CopyError::SmemAlignment { .. } | CopyError::Pieces { .. })) if smem.swizzle.is_none() => error,
         done => return done,
@@ -241,7 +241,7 @@ fn plan_parts(
     Err(first)
 }
 
-fn plan_as_it_lies(
+fn plan_in_layout(
     gmem: &[GmemDim],
     smem: &SmemView,
     bits: u32,

@@ -371,7 +371,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Drain> {
     kernel.for_each_op_in(body, &mut |op| inside.push(op));
     inside.sort_unstable();
     let loads: Vec<[Part; 2]> = fills.iter().flat_map(|fill| fill.loads.clone()).collect();
-    if !feeds_enough(kernel, &loads) {
+    if !feeds_tensor_cores(kernel, &loads) {
         return Err(FEW_OPERATIONS);
     }
     if !sources_are_constant(kernel, body) {
@@ -450,7 +450,7 @@ fn place_waits(fills: &mut [Fill], barriers: &[Part], ring: &Ring) -> Found<()> 
 }
 
 /// Whether no multiplication of what is loaded is limited by the loads.
-fn feeds_enough(kernel: &Kernel, loads: &[[Part; 2]]) -> bool {
+fn feeds_tensor_cores(kernel: &Kernel, loads: &[[Part; 2]]) -> bool {
     let mut enough = true;
     kernel.for_each_op(&mut |op| {
         if let OpKind::Wgmma { b, .. } = &kernel.ops[op].kind

@@ -417,7 +417,7 @@ impl<'a> History<'a> {
     /// Each of these warps has waited for an mbarrier.
     pub fn wait_barrier(&mut self, op: Op, actor: Actor, key: BarrierKey) {
         self.converged = false;
-        self.others_have_waited(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
+        self.require_waits_of_others(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
         let now = self.clock.tick();
         self.live.wait_loads(key, actor, now);
         self.acquire();
@@ -433,7 +433,7 @@ impl<'a> History<'a> {
 
     /// Each of these warps arrives on an mbarrier: in no phase that one of them alone has yet to see.
     pub fn arrive(&mut self, op: Op, actor: Actor, key: BarrierKey) {
-        self.others_have_waited(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
+        self.require_waits_of_others(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
     }
 
     /// These warps have waited for a semaphore.
@@ -662,7 +662,7 @@ impl<'a> History<'a> {
         let late = self.all_waited.zip(late);
         if let Some((wait, late)) = late {
             let text = format!(
-                "{} at {} may complete a phase that warp {late} still has to see at {}: that warp then waits for ever",
+                "{} at {} may complete a phase that warp {late} still has to see at {}: that warp then hangs",
                 names(issuer.warps),
                 self.name(op),
                 self.name(wait),
@@ -673,7 +673,7 @@ impl<'a> History<'a> {
     }
 
     /// A wait that one warp made for its warpgroup: the others are to be ordered behind it.
-    fn others_have_waited(&mut self, op: Op, actor: Actor, of: impl Fn(&Waited) -> bool) {
+    fn require_waits_of_others(&mut self, op: Op, actor: Actor, of: impl Fn(&Waited) -> bool) {
         if !self.automatic {
             return;
         }
@@ -698,7 +698,7 @@ impl<'a> History<'a> {
     /// Everything earlier that this access collides with and that nothing orders before it.
     fn check(&mut self, op: Op, actor: Actor, what: What, footprint: FootprintId, value: Option<Value>) {
         let space = self.bytes.get(footprint).space;
-        self.others_have_waited(op, actor, |_| true);
+        self.require_waits_of_others(op, actor, |_| true);
         let mut found = vec![];
         let mut near = std::mem::take(&mut self.near);
         let is_over = |x: &Access| self.memory.is_over(&self.bytes, &self.clock, x);

@@ -19,9 +19,9 @@ pub struct Slice {
     values: EntitySet<Value>,
     /// Ops that are walked.
     pub len: usize,
-    /// Whether the first block may differ from the last, and warpgroups from each other.
-    pub knows_block: bool,
-    pub knows_warpgroup: bool,
+    /// Whether the block's index is read, and the warpgroup's: blocks and warpgroups may differ then.
+    pub reads_block: bool,
+    pub reads_warpgroup: bool,
 }
 
 impl Slice {
@@ -51,8 +51,8 @@ impl Slice {
             ops: SecondaryMap::with_capacity(kernel.regions.len()),
             values: slicer.values,
             len: 0,
-            knows_block: false,
-            knows_warpgroup: false,
+            reads_block: false,
+            reads_warpgroup: false,
         };
         for region in kernel.live_regions() {
             let data = &kernel.regions[region];
@@ -64,9 +64,9 @@ impl Slice {
                     let axis = &kernel.axes[axis];
                     match axis.kind {
                         AxisKind::Grid(_) | AxisKind::Cluster(_) | AxisKind::DeviceMesh(_) => {
-                            slice.knows_block |= axis.size > 1;
+                            slice.reads_block |= axis.size > 1;
                         }
-                        AxisKind::Thread => slice.knows_warpgroup = true,
+                        AxisKind::Thread => slice.reads_warpgroup = true,
                         AxisKind::Warp => {}
                     }
                 }

@@ -79,12 +79,12 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
     };
     let mut report = Report::default();
     // A warpgroup whose index is not read does the same as the others.
-    let warpgroups = if slice.knows_warpgroup {
+    let warpgroups = if slice.reads_warpgroup {
         kernel.num_warpgroups
     } else {
         1
     };
-    let blocks: &[bool] = if slice.knows_block { &[false, true] } else { &[false] };
+    let blocks: &[bool] = if slice.reads_block { &[false, true] } else { &[false] };
     for warpgroup in 0..warpgroups {
         for &last in blocks {
             walk.start = Start { warpgroup, last };

@@ -189,7 +189,7 @@ pub fn look_at_all() -> Look {
 }
 
 /// Prints what kernels have left whose stream will not come to its end, for a GPU has failed; the check that failed, if that is why.
-pub fn print_what_is_left() -> Option<Value> {
+pub fn print_remaining() -> Option<Value> {
     ALL.all().into_iter().fold(None, |failed, mailbox| {
         let here = mailbox.print();
         failed.or(here)

@@ -77,8 +77,8 @@ pub fn of(name: &str, profile: &Profile, ranges: &Ranges, memory: &[u64], machin
             continue;
         }
         let (pid, tid) = (1 + track.sm, 1 + track.number);
-        let who = who(profile, ranges, track.number);
-        events.push(json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": who}}));
+        let label = label(profile, ranges, track.number);
+        events.push(json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": label}}));
         let mut event = |range: u32, edge: &str, clock: u64| {
             let range = ranges.names.get(range as usize).map_or("?", String::as_str);
             let time = scale.micros((track.begin[0] - start) as f64, clock as f64);
@@ -119,7 +119,7 @@ pub fn of(name: &str, profile: &Profile, ranges: &Ranges, memory: &[u64], machin
 }
 
 /// `block (0, 1), warpgroup 1`, or `warp 3` of one.
-fn who(profile: &Profile, ranges: &Ranges, number: u64) -> String {
+fn label(profile: &Profile, ranges: &Ranges, number: u64) -> String {
     let (block, track) = (number / u64::from(profile.tracks), number % u64::from(profile.tracks));
     let index = index_text(&ranges.blocks, block);
     let block = match ranges.blocks.len() {
