@@ -216,7 +216,7 @@ def _while(w: Walker, eqn: Any) -> OpParts:
     for key, consts in (("cond_jaxpr", in_cond), ("body_jaxpr", in_body)):
         jaxpr, _ = _versions.open_jaxpr(params[key])
         bound = w.bind(jaxpr.invars[: len(consts)], consts)
-        # What a loop asks is looked at as a whole, to know how often it turns.
+        # A loop's condition is analysed as a whole, for its trip count.
         is_body = key == "body_jaxpr"
         carried = jaxpr.invars[len(consts) :]
         counters = _walk.natural_counters(w, jaxpr, bound, carried, carries) if is_body else ()
@@ -300,7 +300,7 @@ def _check(w: Walker, eqn: Any) -> OpParts:
 
 
 def _check_messages(eqn: Any) -> Message | None:
-    """The texts of a checkify error: one for each code that its tree knows."""
+    """The texts of a checkify error: one for each code in its tree."""
     error = eqn.params["err_tree"].unflatten(list(range(len(eqn.invars))))
     metadata = getattr(error, "_metadata", None)
     if not metadata:
@@ -517,7 +517,7 @@ def _swap(w: Walker, eqn: Any) -> OpParts:
 
 
 def _swapped(w: Walker, eqn: Any, ref: Any, transforms: Sequence[Any], value: Any) -> OpParts:
-    """A store, where nobody wants what was there."""
+    """A store: a swap whose result is not used."""
     if _messages.is_complex_ref(ref.aval):
         return _complex_access(w, eqn, ref, transforms, value)
     if w.is_window(ref):
