@@ -1,5 +1,5 @@
-//! Updates of an array at positions that others hold: the array is stored to scratch, updated there in the order that
-//! [`PutPlan`] has, and loaded.
+//! Updates of an array at positions that others hold: the array is stored to scratch, updated there in the order of
+//! [`PutPlan`], and loaded.
 use super::convert::as_type;
 use super::cx::{Carried, LowerCx};
 use super::emit::S;

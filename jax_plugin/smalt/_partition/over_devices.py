@@ -1,6 +1,6 @@
 """Kernels that XLA splits over the devices of a mesh by itself, without `jax.shard_map`.
 
-XLA sees one operation, and a rule with which dimensions of its operands and results are split together (their *factors*). It decides how they
+XLA sees one operation, and a rule of which dimensions of its operands and results are split together (their *factors*). It decides how they
 are split, from what is around it, and calls for the function of one device's shares: the same kernel, over fewer blocks. Nothing is
 gathered for dimensions that have a factor; others are whole on each device.
 

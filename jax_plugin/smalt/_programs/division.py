@@ -1,6 +1,6 @@
 """Which part of each value of a program is wanted, where its stores are divided among warpgroups.
 
-From the stores backwards: of every value the dimensions that are divided, `None` where all of it is wanted. A rule has what an operation needs of
+From the stores backwards: of every value the dimensions that are divided, `None` where all of it is wanted. A rule states what an operation needs of
 its operands for a part of its result; one without a rule raises `Mixed`.
 """
 

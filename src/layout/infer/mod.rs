@@ -1,7 +1,7 @@
 //! Layout inference: every array and accumulator gets a register layout, every SMEM allocation its transforms. Before that [`products`]
 //! of what lies in shared memory become `wgmma`.
 //!
-//! **Form.** [`super::signature`] has what every op needs and gives; [`constraints`] reads it: layouts that an op gives (a user's
+//! **Form.** [`super::signature`] defines what every op needs and gives; [`constraints`] reads it: layouts that an op gives (a user's
 //! `layout_cast`, accumulators) or needs (the left operand of wgmma), `Equal` (element-wise ops, what loops carry, what arms
 //! yield), `Derived` (reductions, broadcasts and the other shape ops: one side follows from the other), and preferences (what a
 //! transfer would like). What an op gives is hard; everything else may be broken at the price of a relayout.
