@@ -560,7 +560,7 @@ mod tests {
         cache.put(&key(0), &output(0));
         assert!(cache.get(&key(0)).is_none());
         assert_eq!(cache.place.state().entries, 0);
-        // A pipe would keep who opens it waiting.
+        // Opening a pipe would wait.
         let pipe = cache.file(&key(1));
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         if made.is_ok_and(|status| status.success()) {

@@ -5,7 +5,7 @@ use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What is called: it must not call CUDA, nor wait for who does.
+/// What is called: it must not call CUDA, nor wait for a thread that does.
 pub struct HostCall {
     body: Box<dyn Fn() + Send + Sync>,
 }

@@ -1,4 +1,4 @@
-//! Device memory that lives as long as its owner, and who may reach it.
+//! Device memory that lives as long as its owner, and the devices that may reach it.
 use super::driver::{
     ERROR_PEER_ACCESS_ALREADY_ENABLED, ERROR_PEER_ACCESS_UNSUPPORTED, SUCCESS, current_context, driver, uncaptured,
 };

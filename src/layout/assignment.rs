@@ -14,7 +14,7 @@ pub struct Assignment {
     pub values: SecondaryMap<Value, Option<RegisterLayout>>,
     /// Of every SMEM allocation.
     pub smem: SecondaryMap<Alloc, Option<SmemTransforms>>,
-    /// The `relayout` ops that inference inserted, and the names of the ops for whose sake.
+    /// The `relayout` ops that inference inserted, and the names of the ops that need them.
     pub relayouts: Vec<(Op, &'static str)>,
     /// Why each choice was made, in the order of the choices.
     pub report: Vec<Reason>,

@@ -1,7 +1,7 @@
 //! Layouts: one algebra of digits for registers, shared and global memory, and the planners that it answers.
 //!
 //! A layout is a bijection, up to replication and padding, between digits: each logical dimension is a mixed radix
-//! number ([`digits`]), and a layout says where each of its digits lives.
+//! number ([`digits`]), and a layout has where each of its digits lives.
 //! * [`register_layout`]: lane bits, warp bits, slots of a thread; [`tiled`] has Mosaic's layouts as instances;
 //! * [`smem_layout`]: strides in bits, then one XOR; views (slices, transposes, reshapes) stay in the form;
 //! * [`gf2`]: the matrix form of the power-of-two cases;

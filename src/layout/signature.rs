@@ -35,7 +35,7 @@ pub enum Need {
     Prefers(Value),
     /// The same of the layout that one of several equal parts of this value has.
     PrefersPartOf(Value),
-    /// This layout. `pulls`: who makes the operand had better make it so.
+    /// This layout. `pulls`: the operand had better be made so.
     Exactly {
         layout: RegisterLayout,
         pulls: bool,
@@ -154,7 +154,7 @@ fn stored(kernel: &Kernel, v: Value) -> Need {
     }
 }
 
-/// Elements of an array dealt to the threads, one after the other: who must agree on that has no result to agree with.
+/// Elements of an array dealt to the threads, one after the other, where operands must agree and there is no result to agree with.
 fn dealt(kernel: &Kernel, v: Value, why: &'static str) -> Need {
     let data = &kernel.values[v];
     Need::Exactly {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::{Kernel, Op, OpKind, Value};
 
-/// Errors: internal, naming the first op whose signature is not require, the value, what it has and what was expected.
+/// Errors: internal, naming the first op whose signature is not satisfied, the value, what it has and what was expected.
 pub fn run(kernel: &Kernel, layouts: &Layouts) -> Result<()> {
     let mut broken = None;
     kernel.for_each_op(&mut |op| {

@@ -1,6 +1,6 @@
 //! mbarriers, and the kernel's prologue that initialises them.
 //!
-//! Who arrives is the [plan's](crate::plan::arrivals): the lane that issues copies, with the bytes it expects; of a warpgroup, the
+//! Which threads arrive is the [plan's](crate::plan::arrivals): the lane that issues copies, with the bytes it expects; of a warpgroup, the
 //! elected lane of each warp, which releases what its warp did, or one lane, which releases what all did. A wgmma wait counts for the
 //! warp that waited, so that nothing more is needed before an arrival that frees its operands.
 use super::cx::LowerCx;
@@ -412,7 +412,7 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
 pub fn lower_test(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
     let (parity, old, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
-    // Threads may look at different moments: the leader's answer counts. Each warp arrives by itself: who looks sees the arrivals of all.
+    // Threads may look at different moments: the leader's answer counts. Each warp arrives by itself: a look sees the arrivals of all.
     let word = super::memory::broadcast_leader_of(cx, Class::B32, |cx| {
         let d = PtxValue::NEW;
         let done = cx.b.inst(Inst::MbarrierTest { d, addr, parity })[0];

@@ -267,7 +267,7 @@ fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Re
         &state,
         |cx, now| {
             bind_all(cx, cond_params, body_params, now)?;
-            // It may never end if others of its block, or who it polls, are gone.
+            // It may never end if others of its block, or those that it polls, are gone.
             if cx.polling.loops.contains(op) {
                 give_up::leave_if_any(cx);
             } else {

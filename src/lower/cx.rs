@@ -42,7 +42,7 @@ pub struct LowerCx<'a> {
     pub b: Builder,
     /// What each kernel value is in registers.
     pub env: SecondaryMap<ir::Value, Option<Lowered>>,
-    /// Who executes what is being lowered: a warpgroup or a warp.
+    /// The executor of what is being lowered: a warpgroup or a warp.
     pub group: Group,
     /// Within a feeding loop: for which warps of the warpgroup it is being lowered.
     pub feeding: Option<FeedingPart>,
@@ -58,7 +58,7 @@ pub struct LowerCx<'a> {
     /// What it has if its waits have a limit, and whether warps may leave yet.
     pub limit: Option<Limit>,
     pub may_leave: bool,
-    /// Who records when ranges begin and end, if the kernel has a profile.
+    /// The threads that record when ranges begin and end, if the kernel has a profile.
     pub profile: Option<ir::profile::Profile>,
     /// Values that some op or region uses.
     pub used: EntitySet<ir::Value>,
@@ -242,7 +242,7 @@ impl<'a> LowerCx<'a> {
         self.extra.get((u32::MAX - id.0) as usize).copied()
     }
 
-    /// An integer scalar in 32 bits (facts say that it fits).
+    /// An integer scalar in 32 bits (facts prove that it fits).
     pub fn index32(&mut self, v: ir::Value) -> Result<S> {
         let s = self.scalar(v)?;
         Ok(match scalar_class(self.kernel.ty(v).dtype()) {

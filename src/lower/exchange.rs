@@ -1,7 +1,7 @@
 //! Several devices: which one this is, and where the others' buffers are.
 //!
 //! A kernel that names memory of other devices begins with an exchange through the block of device memory that
-//! [`Exchange`] describes. Every block of the grid takes a ticket; tickets count launches, so that a launch knows its *epoch*
+//! [`Exchange`] describes. Every block of the grid takes a ticket; tickets count launches, so that a launch has its *epoch*
 //! however it was started, by a replayed graph as well. The block with a launch's first ticket, whichever it is, stores this device's
 //! addresses in every device's memory, each word with the epoch below; every block waits until the words of all
 //! devices are there. So a kernel is ordered behind its peers' beginning, what XLA did before on their streams included, and has where
@@ -290,7 +290,7 @@ fn set_maps(
 ) -> Result<()> {
     let maps = cx.mesh.maps.clone();
     let each = exchange.message_bytes() as u32;
-    // The other parity's messages, which say where buffers were: a word that is not of the last epoch is of a later launch.
+    // The other parity's messages, of where buffers were: a word that is not of the last epoch is of a later launch.
     let other = cx.b.xor(LogicType::B32, parity, Src::u32(1));
     let (messages, bytes) = (exchange.messages() as u32, exchange.parity_bytes() as u32);
     let other = cx.b.mad(IntType::U32, other, Src::u32(bytes), Src::u32(messages));

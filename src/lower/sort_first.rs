@@ -187,7 +187,7 @@ impl First<'_> {
             &[],
             |cx| {
                 let mut at = cx.b.mad(IntType::U32, before, Src::u32(self.size()), self.own);
-                // Compared again, of what ptxas does not know to be the same: it would keep a predicate for each element.
+                // Compared again, of what is opaque to ptxas: it would keep a predicate for each element.
                 let last = cx.b.shfl_idx(last, Src::u32(0));
                 for (x, &word) in run.iter().zip(&words) {
                     let stays = cx.b.setp(Compare::Le, CompareType::U32, word, last);

@@ -14,7 +14,7 @@ use crate::layout::exchange::Runs;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
 
-/// Runs in scratch, and who sorts them.
+/// Runs in scratch, and the threads that sort them.
 pub struct Sorter {
     pub runs: Runs,
     pub network: Network,

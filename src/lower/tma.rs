@@ -543,7 +543,7 @@ pub fn lower_wait_smem_to_gmem(cx: &mut LowerCx, _op: Op, n: u32, scope: WaitSco
         WaitScope::SmemRead => BulkWait::Read,
         WaitScope::Complete => BulkWait::Complete,
     };
-    // To leave fewer pending than asked for is right too.
+    // Fewer pending ones are right too.
     let n = i64::from(n).min(MAX_PENDING_BULK_GROUPS);
     cx.b.inst(Inst::BulkWait { what, n });
     Ok(())

@@ -488,7 +488,7 @@ pub fn lower_wgmma_wait(cx: &mut LowerCx, op: Op, n: u32, accs: &[Value]) -> Res
     }
     let output = vec![PtxValue::NEW; input.len()];
     let out = cx.b.inst(Inst::WgmmaWait {
-        // To leave fewer pending than asked for is right too.
+        // Fewer pending ones are right too.
         n: i64::from(n).min(MAX_PENDING_WGMMA_GROUPS),
         acc: Tied { input, output },
     });

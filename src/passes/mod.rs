@@ -6,9 +6,9 @@
 //! * [`rewriter`]: the driver of those that rewrite loops and straight runs.
 //!
 //! What a pass does, and why it may, stands at the head of its file; why it stands where it stands, in [`PHASES`]. Analyses of the IR that other
-//! rooms ask, too, are in [`kernel_ir`](crate::kernel_ir).
+//! rooms use, too, are in [`kernel_ir`](crate::kernel_ir).
 //!
-//! Architecture invariant: this room knows the kernel IR and nothing else.
+//! Architecture invariant: this room depends on the kernel IR alone.
 pub mod canonical;
 pub mod loops;
 pub mod products;

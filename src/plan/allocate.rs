@@ -26,7 +26,7 @@ pub const DATA_ALIGNMENT: u32 = 1024;
 pub struct Allocation {
     /// Start of each SMEM allocation and of each barrier allocation (8 bytes a barrier).
     pub smem: SecondaryMap<Alloc, Option<u32>>,
-    /// Who arrives on barriers.
+    /// Which threads arrive on barriers.
     pub arrivals: Arrivals,
     /// Compiler scratch: warpgroup `w` has `[start + w·bytes, start + (w + 1)·bytes)`, each of its warps a quarter.
     pub scratch: ScratchArea,
@@ -41,7 +41,7 @@ pub struct Allocation {
     pub smem_bytes: u32,
     /// Whether scopes take over the memory of others.
     pub reuses: bool,
-    /// Who waits for mbarriers.
+    /// Which threads wait for mbarriers.
     pub feeding: FeedingLoops,
     /// Ops that pass something through scratch: the executing group passes a barrier before it is written, and before it is read.
     pub rendezvous: SecondaryMap<Op, bool>,

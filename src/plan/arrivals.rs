@@ -1,4 +1,4 @@
-//! Who arrives on a barrier, and how many arrivals end a phase of it.
+//! Which threads arrive on a barrier, and how many arrivals end a phase of it.
 //!
 //! A warpgroup arrives by one lane of each of its warps, a bulk load by the lane that issues it, with the bytes it expects. Where
 //! [loads limit](crate::kernel_ir::intensity) a kernel there are fewer arrivals:
@@ -219,7 +219,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::kernel_ir::testing::KernelBuilder;
 
-    /// How a kernel is not one whose warpgroup loads two operands a step, for another one that multiplies.
+    /// How a kernel differs from one with a warpgroup that loads two operands a step for another one that multiplies.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum But {
         Nothing,
@@ -249,7 +249,7 @@ mod tests {
 
     struct Found {
         notes: usize,
-        /// Who arrives where slots are freed, and on how many arrivals its phases end.
+        /// Which threads arrive where slots are freed, and on how many arrivals its phases end.
         freed: (ArrivesBy, u32),
         full: u32,
         announces: Vec<Announces>,

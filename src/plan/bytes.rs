@@ -123,7 +123,7 @@ pub fn of_smem(kernel: &Kernel, allocation: &Allocation, alloc: Alloc) -> Option
     })
 }
 
-/// The elements that a view may touch, as one range of the row-major array: where the view begins with positions in contiguous_range
+/// The elements that a view may touch, as one range of the row-major array: where the view begins with positions in leading
 /// dimensions, of which `dims` are contiguous in memory.
 fn contiguous_range(kernel: &Kernel, shape: &[u64], dims: usize, steps: &[Step]) -> (u64, u64) {
     let total: u64 = shape.iter().product();

@@ -20,7 +20,7 @@ pub struct FeedingLoops {
     pub waits: SecondaryMap<Op, bool>,
 }
 
-/// For whom a feeding loop is lowered.
+/// The warps for which a feeding loop is lowered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FeedingPart {
     /// The first warp: it waits and issues.

@@ -1,7 +1,7 @@
 //! Which lane touches which element: whether two accesses to an allocation overlap, and where.
 //!
-//! Ranges of bytes ([`super::bytes`]) say which accesses cannot overlap at all; of those that may, a [`FootprintId`] has the view and who
-//! holds its elements, and [`Footprints::overlap`] compares two of them element by element. Indices that are no numbers stand for all that
+//! Ranges of bytes ([`super::bytes`]) say which accesses cannot overlap at all; of those that may, a [`FootprintId`] has the view and which lanes
+//! hold its elements, and [`Footprints::overlap`] compares two of them element by element. Indices that are no numbers stand for all that
 //! they may be, so that what is found is never too little: two positions in one dimension count as the same unless their ranges
 //! are disjoint, and so do two slices that begin at multiples of their common size.
 use super::allocate::Allocation;
@@ -15,11 +15,11 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 
-/// A view, and who holds its elements.
+/// A view, and which lanes hold its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FootprintId(u32);
 
-/// Who touches the elements of a view.
+/// Which lanes touch the elements of a view.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Holder {
     /// The lanes that hold each of them.
@@ -59,12 +59,12 @@ struct Data {
     own_words: bool,
     /// Each element is one lane's.
     exclusive: bool,
-    /// Who touches each element of a layout, in the order of its indices, computed when first needed.
+    /// Which lanes touch each element of a layout, in the order of its indices, computed when first needed.
     holders: OnceCell<Vec<Option<Who>>>,
 }
 
 impl Data {
-    /// Who touches an element, by its number in the order of indices.
+    /// Which lanes touch an element, by its number in the order of indices.
     fn holders(&self, elements: u64) -> impl Fn(u64) -> Option<Who> {
         let each = match &self.holder {
             Holder::First => Err(Who::Lane(0)),
@@ -387,7 +387,7 @@ fn worst(overlaps: impl Iterator<Item = Overlap>) -> Overlap {
     worst
 }
 
-/// Who touches an element: a lane, or several.
+/// What touches an element: a lane, or several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
     Lane(u8),
@@ -423,7 +423,7 @@ impl Who {
     }
 }
 
-/// The positions that are touched, in ascending order, and by whom.
+/// The positions that are touched, in ascending order, and by which lanes.
 type Touched = Vec<(u64, Who)>;
 
 fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Touched> {

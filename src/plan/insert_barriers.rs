@@ -13,8 +13,8 @@
 //!
 //! **Divergence.** In a warp region the warps diverge, and in a feeding loop ([`super::feeding_loops`]) the first warp runs alone: no
 //! barrier of the warpgroup can be placed inside. What conflicts with anything inside is ordered before it begins; so is everything where
-//! a warp inside arrives or signals for its warpgroup. What warps did in their region, and acquired by a wait, is ordered before no other
-//! thread behind it; what one warp alone loads and stores there, as arms on its index say, is its lanes'. Behind a feeding loop only the
+//! a warp inside arrives or signals for its warpgroup. What warps did in their region, or acquired by a wait there, is not ordered before other
+//! threads behind it; what one warp alone loads and stores there, by arms on its index, is its lanes'. Behind a feeding loop only the
 //! lane that issued has acquired anything: the other warps pass a barrier with it before they touch memory, or wait for an mbarrier that
 //! it has waited for.
 //!
@@ -140,7 +140,7 @@ enum Mode {
     Insert,
 }
 
-/// What a region does whose executors diverge.
+/// What a region with divergent executors does.
 #[derive(Default)]
 struct Divergent {
     accesses: Vec<Access>,
@@ -193,7 +193,7 @@ struct Pass<'a> {
 impl Pass<'_> {
     // ------------------------------------------------------------ what ops do
 
-    /// Who touches what of a view. `all`: every lane reads it as a whole.
+    /// Which lanes touch what of a view. `all`: every lane reads it as a whole.
     fn footprint(
         &mut self,
         kernel: &Kernel,
@@ -444,7 +444,7 @@ impl Pass<'_> {
             Some(Control::For { .. } | Control::While { .. }) => {
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
-                // A loop that polls is a wait, which any store of others may release.
+                // A loop that polls is a wait: it acquires what any store of others may have released.
                 if self.polling.loops.contains(op) {
                     state.release();
                     self.acquire(state);
@@ -546,7 +546,7 @@ impl Pass<'_> {
             .iter()
             .filter_map(|access| self.need(kernel, state, access, all))
             .max();
-        // Who waits for, or arrives on, a barrier that one warp has waited for alone is not to be a phase ahead of it.
+        // A wait for, or arrival on, a barrier that one warp has waited for alone must not be a phase ahead of it.
         let barrier = if let OpKind::BarrierArrive { barrier, .. } = &kernel.ops[op].kind {
             Some(barrier.alloc)
         } else if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind) {

@@ -1,7 +1,7 @@
 //! Plans: where data lives and in what order it is touched, decided on the kernel before a line of PTX is written.
 //!
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
-//! * [`arrivals`]: who arrives on barriers, and how often;
+//! * [`arrivals`]: which threads arrive on barriers, and how often;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
 //! * [`leader_loads`]: loads that one lane makes, for itself;
 //! * [`parked`]: accumulators that do not fit into registers, and where their columns wait for a product;
@@ -14,7 +14,7 @@
 //! * [`traffic`]: what ops move, for reports;
 //! * [`verify_order`]: whether they are enough, found by other means.
 //!
-//! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
+//! Architecture invariant: this room reads the kernel and its layouts, and is without PTX.
 pub mod accesses;
 pub mod allocate;
 pub mod arrivals;

@@ -64,7 +64,7 @@ impl Moved {
     ///
     /// Random loops that carry too many accumulators, on an H200 (`benchmarks/parked.py`). The costs are from 108 of them; none of 124
     /// others is slower parked than spilled where this parks it. Of all 232, over the time that they take spilled, geometric mean and range:
-    /// parked 0.709, 0.13 to 9.7; as this says 0.662, 0.13 to 1.02.
+    /// parked 0.709, 0.13 to 9.7; by this choice 0.662, 0.13 to 1.02.
     pub fn is_worse_than_spilling(self, words: u64, waits: u64) -> bool {
         SHARED_COSTS * self.shared + OWN_COSTS * self.own + WAIT_COSTS * waits > 2 * words
     }
@@ -196,7 +196,7 @@ struct Chain {
     words: u32,
 }
 
-/// Who uses a value.
+/// The uses of a value.
 #[derive(Clone, Copy)]
 enum User {
     Op(Op),
@@ -257,7 +257,7 @@ fn chains(kernel: &Kernel) -> Vec<Chain> {
     starts.into_iter().filter_map(chain).collect()
 }
 
-/// Who uses accumulators, and where ops are.
+/// The uses of accumulators, and where ops are.
 struct Uses<'a> {
     users: &'a FxHashMap<Value, Vec<User>>,
     region_of: &'a SecondaryMap<Op, PackedOption<Region>>,

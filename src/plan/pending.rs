@@ -39,7 +39,7 @@ pub struct Access {
     pub ends: Ends,
 }
 
-/// Who begins an access.
+/// What begins an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     /// Lanes, each its own elements.
@@ -82,7 +82,7 @@ pub struct Pending {
     pub footprint: Option<FootprintId>,
     /// It was made in a slot of this ring, before the slot's next refill was issued.
     before_refill: Option<Alloc>,
-    /// A slot that none of it is in, as its refill says that was waited for.
+    /// A slot that none of it is in, by its refill that was waited for.
     outside: Option<Part>,
     since: Since,
     reads: bool,
@@ -126,7 +126,7 @@ impl Pending {
     }
 }
 
-/// When an access was begun, as far as that says where its view was.
+/// When an access was begun, as far as its view depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
     /// The view is where it is now.
@@ -308,7 +308,7 @@ pub fn conflict(
 /// What is pending at a point.
 #[derive(Clone, PartialEq, Debug)]
 pub struct State {
-    /// Who executes: a warpgroup, or a warp in a warp region.
+    /// The executor: a warpgroup, or a warp in a warp region.
     pub group: Group,
     pub pending: Vec<Pending>,
     /// Ordinary stores that units need not see yet: no proxy fence came since.
@@ -552,7 +552,7 @@ impl State {
         }
     }
 
-    /// What is pending has been begun at another time now, as `later` says of its footprint.
+    /// What is pending has been begun at another time now, by `later` of its footprint.
     pub fn later(&mut self, later: impl Fn(FootprintId, Since) -> Since) {
         let since = |p: &Pending| p.footprint.map_or(p.since, |footprint| later(footprint, p.since));
         if self.pending.iter().any(|p| since(p) != p.since) {
@@ -654,7 +654,7 @@ impl State {
         });
     }
 
-    /// What runs on in these bytes: whether wgmmas do, bulk stores, bulk stores whose group is not committed.
+    /// What is still running in these bytes: whether wgmmas do, bulk stores, bulk stores whose group is not committed.
     pub fn running_in(&self, bytes: &[Bytes]) -> (bool, bool, bool) {
         let (mut wgmmas, mut stores, mut open_) = (false, false, false);
         for p in self

@@ -47,7 +47,7 @@ pub struct Exchanges {
     pub by_leader: SecondaryMap<Op, bool>,
     /// Scratch of each warpgroup.
     pub bytes: u32,
-    /// Who needs how many bytes of it.
+    /// How many bytes of it ops need.
     pub needs: Vec<(u64, Op)>,
 }
 

@@ -89,7 +89,7 @@ impl Lengths {
     }
 }
 
-/// Refuses an op all of whose values a thread holds at once, if that is more than it can.
+/// Refuses an op of which a thread holds all values at once, if that is more than it can.
 fn held(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> Result<()> {
     let data = &kernel.ops[op];
     let values = match data.kind.class() {
@@ -163,7 +163,7 @@ fn awaited(
     Ok(())
 }
 
-/// Instructions that an op takes at least, of each thread. `loaded`: from what ops before it load; who loads the same again may get the same.
+/// Instructions that an op takes at least, of each thread. `loaded`: from what ops before it load; a load of the same may get the same.
 fn length(
     kernel: &Kernel,
     assignment: &Assignment,
@@ -281,7 +281,7 @@ pub fn check_parameters(kernel: &Kernel, bytes: u64) -> Result<()> {
         .at(loc))
 }
 
-/// A kernel whose values cannot be where they are needed. `largest`: the array that most of them belong to.
+/// A kernel with values that cannot be where they are needed. `largest`: the array that most of them belong to.
 pub fn too_many_values(target: &Target, words: u64, largest: Option<&Type>) -> Error {
     let array = largest.map_or_else(String::new, |ty| format!(", most of them of the {ty} made here"));
     Error::unsupported("more values at once than a thread can hold")

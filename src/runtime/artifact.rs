@@ -213,7 +213,7 @@ impl Artifact {
         }
     }
 
-    /// The cubin; `None` where only the driver can assemble. Assembled once: who comes second waits.
+    /// The cubin; `None` where only the driver can assemble. Assembled once: a second caller waits.
     pub fn assembled(&self) -> Result<Option<&Assembled>, Error> {
         if let Some(assembled) = self.assembled.get() {
             return Ok(assembled.as_ref());

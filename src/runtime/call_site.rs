@@ -29,7 +29,7 @@ pub struct CallSiteAttributes<'a> {
     /// SHA-256 of the descriptor, in hex.
     pub hash: &'a str,
     pub target: &'a str,
-    /// Lowest byte: what becomes of what the emulator's checker finds: 0: as `SMALT_CHECK` says, 1: an error, 2: a warning, 3: no check.
+    /// Lowest byte: what becomes of what the emulator's checker finds: 0: by `SMALT_CHECK`, 1: an error, 2: a warning, 3: no check.
     /// Above: a number for the mesh's devices where they are of several processes, else 0.
     pub flags: i64,
 }
@@ -374,7 +374,7 @@ impl CallSite {
     /// Gives the call's buffers in the launch's numbering, each after its check, and what has to be copied before the launch.
     /// `address`: where a buffer is; `is_token`: whether it may be one.
     ///
-    /// A result that is an operand's memory may be separated from it: XLA's fusions of slices with calls do not know of aliases. The kernel
+    /// A result that is an operand's memory may be separated from it: XLA's fusions of slices with calls ignore aliases. The kernel
     /// then runs in the result's memory.
     fn gather<B: Copy>(
         &self,

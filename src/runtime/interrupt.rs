@@ -250,7 +250,7 @@ fn install() {
 }
 
 fn remove() {
-    // Who has taken the signal meanwhile keeps it; if that one calls ours, it goes on to the right handler.
+    // A handler that was set meanwhile stays; if it calls ours, that goes on to the right one.
     let Some(mut action) = current().filter(|action| action.sa_sigaction == ours()) else {
         return;
     };

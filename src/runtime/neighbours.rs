@@ -82,7 +82,7 @@ pub struct Neighbours {
     /// The name of its socket.
     name: String,
     mapper: Box<dyn Mapper>,
-    /// What others have mapped, by who: an allocation's identity, where it is here, and where it begins there.
+    /// What others have mapped, by process: an allocation's identity, where it is here, and where it begins there.
     exports: Mutex<FxHashMap<String, Vec<(u64, Range<u64>, u64)>>>,
     /// What is mapped here, by its owner: where it is there and here.
     imports: Mutex<FxHashMap<String, Vec<(Range<u64>, u64)>>>,

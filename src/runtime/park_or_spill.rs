@@ -13,7 +13,7 @@ impl Artifact {
     /// The program that a GPU runs: this one, or the same kernel with nothing parked.
     pub fn best(&self) -> Result<&Artifact, Error> {
         if self.compiled.parked.is_some() && self.instead.get().is_none() {
-            // Who comes second waits for the assembler, and then decides the same.
+            // A second caller waits for the assembler, and then decides the same.
             let instead = self.spilled_if_better()?;
             let _ = self.instead.set(instead);
         }

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Where they are of several processes, which may have more to do before; and after what time that is reported on stderr.
 const PATIENCE_FOR_PROCESSES: Duration = Duration::from_secs(600);
 const NOTICE: Duration = Duration::from_secs(60);
-/// How often it looks who has announced itself.
+/// How often it looks which devices have announced themselves.
 const LOOK: Duration = Duration::from_millis(10);
 /// Rows of one allocation.
 const ROWS: u64 = 32;

@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Runs of the emulator that are under way in this process.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
-/// Counts as a run of the emulator while it lives: those who wait for it are patient.
+/// Counts as a run of the emulator while it lives: waits for it are patient.
 pub struct Running(());
 
 impl Running {

@@ -1,4 +1,4 @@
-//! Who looks on while the emulator runs: interrupts, `SMALT_TIMEOUT`, reports of long runs, findings of the checker.
+//! What watches while the emulator runs: interrupts, `SMALT_TIMEOUT`, reports of long runs, findings of the checker.
 //!
 //! Nothing here takes the interpreter's lock, which the thread that waits for the run may hold (but on Python's main thread, for handlers
 //! of signals): reports go to stderr.

@@ -222,7 +222,7 @@ impl Pass<'_> {
         let natural = self.layouts[made].clone();
         let frame = self.frame();
         frame.ops.push(op);
-        // Who wants it as it was made has it.
+        // Uses of it in the layout that it was made in.
         if let Some(natural) = natural {
             frame.available.insert((v, natural), made);
         }

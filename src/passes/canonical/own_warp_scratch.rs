@@ -65,7 +65,7 @@ struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// `by`: who may come by. `warp`: the axis of the warp region around.
+    /// `by`: what may execute them. `warp`: the axis of the warp region around.
     fn region(&mut self, region: Region, by: &[Executor], warp: Option<Axis>) -> Result<()> {
         let ops = std::mem::take(&mut self.kernel.regions[region].ops);
         for op in ops {

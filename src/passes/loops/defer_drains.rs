@@ -605,7 +605,7 @@ fn last_waits(kernel: &mut Kernel, at: Region, found: &Drain, ends: &[Value], lo
     found.words.iter().map(|word| word.phases[1]).collect()
 }
 
-/// The barrier of a wait of the tile's end, and who waits.
+/// The barrier of a wait of the tile's end, and which warps wait.
 fn a_wait(kernel: &Kernel, found: &Drain, of: Alloc) -> (RefUse, Loc) {
     let mut wait = None;
     for waits in &found.waits {

@@ -134,7 +134,7 @@ struct Search<'a> {
     kernel: &'a Kernel,
     run: &'a Run,
     around: &'a Around,
-    /// What each op uses and makes, by who holds it.
+    /// What each op uses and makes, by its registers.
     touched: FxHashMap<Op, [Vec<Value>; 2]>,
     /// Holders of what is alive from outside, all along, and of what is used behind the run.
     alive: FxHashSet<Value>,

@@ -63,7 +63,7 @@ impl Clock {
         }
     }
 
-    /// These warps order what they are behind of before the async proxy. `commits`: as the kernel says.
+    /// These warps order what they are behind of before the async proxy. `commits`: by an op of the kernel.
     pub fn fence(&mut self, space: Space, warps: Behind, commits: bool) {
         let (now, joined) = (self.now, self.joined);
         let fences = match space {
@@ -79,7 +79,7 @@ impl Clock {
         }
     }
 
-    /// Who is behind what these warps have been behind since then.
+    /// The warps that are behind what these warps have been behind since then.
     pub fn spread(&self, own: Behind, since: Moment) -> Behind {
         if own & ALL_WARPS == 0 {
             own

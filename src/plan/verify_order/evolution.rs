@@ -22,7 +22,7 @@ pub struct Evolution {
     changes: SecondaryMap<Value, Option<Change>>,
     /// Symbols from this number on are new in each turn.
     fresh: u32,
-    /// Further turns in which each result is what its operands' changes say.
+    /// Further turns in which each result follows from its operands' changes.
     pub turns: u64,
 }
 

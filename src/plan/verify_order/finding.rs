@@ -3,7 +3,7 @@ use crate::error::Loc;
 use crate::kernel_ir::Op;
 use std::fmt;
 
-/// Who has to mend it.
+/// Where it has to be mended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Fault {
     /// The order follows from the program's order, which is the compiler's business.

@@ -64,7 +64,7 @@ impl What {
     }
 }
 
-/// Who executes an op.
+/// The executor of an op.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Actor {
     /// The warps that are here: all four, one in a warp region, the first in a feeding loop.
@@ -187,7 +187,7 @@ pub struct History<'a> {
     pub findings: Vec<Finding>,
 }
 
-/// Who walks: a warpgroup of the first or of the last block.
+/// The walker: a warpgroup of the first or of the last block.
 #[derive(Clone, Copy, Default)]
 pub struct Start {
     pub warpgroup: u32,
@@ -289,7 +289,7 @@ impl<'a> History<'a> {
         self.lives[self.memory.root(alloc)]
     }
 
-    /// What decides about what follows, by who walks.
+    /// What decides about what follows, by the walker.
     pub fn state(&mut self, actor: Actor) -> State {
         let mut accesses = self.live.listed(|x| self.memory.is_over(&self.bytes, &self.clock, x));
         let mut waited = self.waited.clone();
@@ -356,13 +356,13 @@ impl<'a> History<'a> {
         }
     }
 
-    /// These warps order what they are behind of in this memory before the async proxy. `commits`: as the kernel says.
+    /// These warps order what they are behind of in this memory before the async proxy. `commits`: by an op of the kernel.
     pub fn fence(&mut self, actor: Actor, space: Space, commits: bool) {
         self.converged = false;
         self.clock.fence(space, actor.warps, commits);
     }
 
-    /// The group of bulk stores that who issues them has open.
+    /// The open group of bulk stores of their issuer.
     fn bulk_group(&mut self, actor: Actor) -> &mut u32 {
         let issuer = actor.warps.trailing_zeros() as usize;
         &mut self.bulk_groups[usize::from(actor.warp_region.is_some())][issuer]

@@ -1,7 +1,7 @@
 //! Accesses of one path that later ones may collide with, found by the bytes that they touch.
 //!
 //! However long the path, a new access is held against those few that are live in its bytes: each is listed at its footprint, and each
-//! footprint knows those that it overlaps. An access leaves when every warp is behind it, or when a later one stands for it.
+//! footprint lists those that it overlaps. An access leaves when every warp is behind it, or when a later one stands for it.
 use super::bytes::{Bytes, Cell, FootprintId};
 use super::clock::{ALL_WARPS, Behind, Clock, Moment};
 use super::history::{Actor, BarrierKey, What};
@@ -36,7 +36,7 @@ pub struct Access {
     pub op: Op,
     pub what: What,
     pub footprint: FootprintId,
-    /// The value whose layout says which warp touches what.
+    /// The value by whose layout each warp touches its part.
     pub value: Option<Value>,
     /// The layout's number.
     layout: Option<u32>,
@@ -45,7 +45,7 @@ pub struct Access {
     pub life: u32,
     pub completion: Completion,
     pub made: Moment,
-    /// For each warp of the actor: who is behind its part by himself, and since when.
+    /// For each warp of the actor: the warps that are behind its part without a barrier, and since when.
     own: [(Behind, Moment); 4],
     /// A refill of its slot that was issued behind it has been waited for.
     pub refilled: bool,
@@ -57,14 +57,14 @@ pub struct Access {
 }
 
 impl Access {
-    /// Who is behind warp `a`'s part.
+    /// The warps behind warp `a`'s part.
     pub fn behind(&self, clock: &Clock, a: usize) -> Behind {
         let (own, since) = self.own[a];
         let refilled = if self.refilled { ALL_WARPS } else { 0 };
         clock.spread(own, since) | refilled
     }
 
-    /// Who is behind any part.
+    /// The warps behind any part.
     pub fn behind_any(&self, clock: &Clock) -> Behind {
         (0..4).fold(0, |all, a| all | self.behind(clock, a))
     }
@@ -104,7 +104,7 @@ pub struct Live {
     overlaps: Vec<Vec<FootprintId>>,
     /// Those that are in a cell.
     cells: FxHashMap<Cell, Vec<FootprintId>>,
-    /// Those that some warp has not waited for yet, and who issued them.
+    /// Those that some warp has not waited for yet, and their issuers.
     loads: FxHashMap<Alloc, Vec<u32>>,
     stores: Vec<u32>,
     mmas: Vec<u32>,

@@ -35,9 +35,9 @@
 //! commit by itself ([`Fault::User`]). Under `unsafe_no_auto_barriers` only memory that changes owner is looked at (at the kernel's end, too), and
 //! writes to the source of a bulk store that was waited for.
 //!
-//! **Bounds**: [`Report::bounded`] says that rounds or combinations of arms were left out. Long loops that do not repeat skip whole turns of their
+//! **Bounds**: [`Report::bounded`]: rounds or combinations of arms were left out. Long loops that do not repeat skip whole turns of their
 //! rings; of many combinations of unknown choices some are enumerated and some are drawn, the same ones each time. Of a view whose
-//! indices no path knows, some of the possible places are taken.
+//! indices no path has, some of the possible places are taken.
 mod bytes;
 mod clock;
 mod evolution;

@@ -21,11 +21,11 @@ pub struct Memory {
     gate: Gate,
     /// Launches so far.
     launches: AtomicU64,
-    /// Held by who queues one.
+    /// Held while one is queued.
     queueing: Mutex<()>,
     /// Those that were seen to be over.
     seen: AtomicU64,
-    /// Held by who empties it.
+    /// Held while it is emptied.
     emptying: Mutex<()>,
     /// Where there are no gates.
     call: OnceLock<&'static HostCall>,
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// Looks while the stream goes on between any two reads: what is found to be over is over, and who waits is found.
+    /// Looks while the stream goes on between any two reads: what is found to be over is over, and waits are found.
     #[test]
     fn what_is_printed_is_of_launches_that_are_over() {
         for prints in [[0, 0, 2], [2, 0, 1], [0, 3, 0], [1, 1, 1], [0, 0, 0]] {

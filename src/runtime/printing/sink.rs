@@ -14,7 +14,7 @@ static WRITER: RwLock<Option<Writer>> = RwLock::new(None);
 /// the print is on: then the text comes later.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Who writes from now on; none: file descriptor 1.
+/// Sets the writer; none: file descriptor 1.
 pub fn set(writer: Option<Writer>) {
     *WRITER.write().unwrap_or_else(PoisonError::into_inner) = writer;
 }
