@@ -90,7 +90,7 @@ unsafe fn answer_with<T: Into<Vec<u8>>>(
 }
 
 /// Runs what has no way to report a panic: Python calls it when it collects an object, or the library itself. A panic while dropping leaks the
-/// rest, which is the better half of an abort.
+/// rest, which is better than an abort.
 fn contained(body: impl FnOnce()) {
     let _ = runtime::contain_panics(|| {
         body();

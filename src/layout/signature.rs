@@ -3,7 +3,7 @@
 //! [`of`] is a table over the ops. Inference reads it for its constraints, `insert_relayouts` makes it true by inserting
 //! [`OpKind::Relayout`]s, [`super::verify_layouts`] checks that it is, and lowering takes every operand as it lies.
 //!
-//! A *splat* ([`RegisterLayout::is_splat`]) is a scalar in an array's clothes: it fills whatever layout is needed of it.
+//! A *splat* ([`RegisterLayout::is_splat`]) is an array of one scalar: it fits any layout.
 use super::derivation::{
     Derivation, has_runs, has_whole_bytes, is_constant_along, storable, with_dim_in_slots, with_slices_dealt,
 };
@@ -35,7 +35,7 @@ pub enum Need {
     Prefers(Value),
     /// The same of the layout that one of several equal parts of this value has.
     PrefersPartOf(Value),
-    /// This layout. `pulls`: the operand had better be made so.
+    /// This layout. `pulls`: preferred for the operand's op, too.
     Exactly {
         layout: RegisterLayout,
         pulls: bool,
@@ -63,7 +63,7 @@ pub enum Gives {
     Varies(usize),
     /// All elements are equal.
     Splat,
-    /// This one; what is combined with the value had better have it too.
+    /// This one, preferred for what is combined with the value, too.
     Exactly(RegisterLayout, &'static str),
     /// This one, which no other op prefers.
     Made(RegisterLayout),
@@ -276,7 +276,7 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                         .filter(|i| array(&results[*i]))
                         .for_each(|i| sig.results[i] = Gives::Same(results[k]));
                     if *does != Does::Computes {
-                        // Equal elements of operands do not make equal results. (The first result speaks for all in `keeps_splats`.)
+                        // Equal elements of operands do not make equal results. (The first result stands for all in `keeps_splats`.)
                         sig.results[0] = Gives::Varies(0);
                         sig.results[k] = Gives::Varies(0);
                     }

@@ -88,7 +88,7 @@ pub struct Lying {
     pub axis: usize,
     /// Runs of a thread, one after the other.
     pub rounds: u64,
-    /// Whether memory had better be read as `from` lies.
+    /// Whether memory is better read in the layout `from`.
     pub pulls: bool,
 }
 

@@ -6,8 +6,8 @@
 //! * **Polls.** A warp looks at its block's flag behind every wait that has a limit, behind every barrier of its warpgroup or block, and in
 //!   every turn of waiting for an mbarrier. If it is set, the warp *leaves*. Blocks that begin, and loops that poll, look at the
 //!   launch's word: what they would wait for may be gone. The other waits of other blocks end by their own limits.
-//! * **A warp that leaves arrives**, once, at the barrier of its warpgroup and at the block's, for no count of theirs forgives a warp
-//!   that is missing. Each phase gets its count: of the warps that synchronise there, each does or has left, and one that leaves arrives
+//! * **A warp that leaves arrives**, once, at the barrier of its warpgroup and at the block's, for their counts include every warp.
+//!   Each phase gets its count: of the warps that synchronise there, each does or has left, and one that leaves arrives
 //!   in the first phase that it does not synchronise in, which is the one that the others are in or come to (it has passed the one
 //!   before, so that all had arrived there). The flag was set before, so that all that pass that phase see it and leave: none comes to
 //!   the phase behind it, where their arrivals lie. No other barriers have counts: texts of inline PTX with barriers of their own are

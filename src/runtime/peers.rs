@@ -54,7 +54,7 @@ pub struct Peers {
 #[derive(Default)]
 struct Launches {
     running: usize,
-    /// Executions in which one gave up: what other devices launch in them has no partner.
+    /// Executions in which one gave up: what other devices launch in them has no counterpart.
     failed: VecDeque<i64>,
     /// One gave up, so that the blocks' epochs are no longer alike.
     is_stale: bool,

@@ -150,10 +150,10 @@ def decide(
             carry_memory((own[a] for a in found), f"scratch {name}", proved)
     parallel, broken = [], {}
     for axis, n in enumerate(grid):
-        wish, reason = semantics_of.get(axis), reasons.get(axis)
-        if hints and wish == "parallel" and reason is not None and reason.proved:
-            broken[own.index(axis)], wish = reason.what, None
-        if wish == "parallel" and reason is not None and reason.proved:
+        declared, reason = semantics_of.get(axis), reasons.get(axis)
+        if hints and declared == "parallel" and reason is not None and reason.proved:
+            broken[own.index(axis)], declared = reason.what, None
+        if declared == "parallel" and reason is not None and reason.proved:
             raise InvalidKernel(
                 f"steps of a parallel grid axis that depend on each other: {reason.what}"
                 f"\n  expected: axis {own.index(axis)} to run sequentially, or steps along it that have nothing to do with each other"
@@ -162,9 +162,9 @@ def decide(
             )
         if not isinstance(n, int):
             reasons.setdefault(axis, Reason("its size is traced", True))
-        elif wish == "sequential":
+        elif declared == "sequential":
             reasons.setdefault(axis, Reason("dimension_semantics says so", True))
-        elif wish == "parallel":
+        elif declared == "parallel":
             reasons.pop(axis, None)
         parallel.append(axis not in reasons)
     kept = frozenset(n for n, axes in again.items() if blocks[n].in_gmem or any(not parallel[a] for a in axes))
@@ -228,10 +228,10 @@ def _semantics_of_axes(semantics: Any, own: Sequence[int]) -> dict[int, str]:
             f"\n  got: {repr(semantics) if isinstance(semantics, str) else len(semantics)}{remedy}"
         )
     semantics_of: dict[int, str] = {}
-    for axis, wish in enumerate(semantics):
-        name = str(getattr(wish, "value", wish))
+    for axis, declared in enumerate(semantics):
+        name = str(getattr(declared, "value", declared))
         if name not in _MEANING:
-            raise InvalidKernel(f'dimension_semantics of grid axis {axis}\n  expected: "parallel" or "sequential"\n  got: {wish!r}{remedy}')
+            raise InvalidKernel(f'dimension_semantics of grid axis {axis}\n  expected: "parallel" or "sequential"\n  got: {declared!r}{remedy}')
         if (meaning := _MEANING[name]) is not None:
             semantics_of[own[axis]] = meaning
     return semantics_of

@@ -464,7 +464,7 @@ def split_rows(jaxpr: Any, blocks: Sequence[Block], others: int) -> tuple[int, l
             for block, at in zip(blocks, found):
                 if at is not None:
                     dims[others + block.number] = sum(not d.squeezed for d in block.dims[:at])
-            body = finer_rows.look_at(jaxpr, dims, model.size)
+            body = finer_rows.analyse(jaxpr, dims, model.size)
             n = 1 if body is None else finer_rows.parts([(b.shape, dims[others + b.number]) for b in blocks], body)
             if n == 1:
                 continue

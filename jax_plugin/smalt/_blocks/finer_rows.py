@@ -2,7 +2,7 @@
 
 A block of 16 rows of 4096 is 512 elements a thread; of one row it is 32. Where every operation of a body keeps the rows of its
 blocks apart (element by element, or along other dimensions), the body of a part is the body, with fewer rows: `run` evaluates it so,
-equation by equation, and `look_at` does the same without results, as a check. What mixes rows, or is not supported here, keeps its blocks.
+equation by equation, and `analyse` does the same without results, as a check. What mixes rows, or is not supported here, keeps its blocks.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Body:
     work: int
 
 
-def look_at(jaxpr: Any, dims: Sequence[int | None], rows: int) -> Body | None:
+def analyse(jaxpr: Any, dims: Sequence[int | None], rows: int) -> Body | None:
     """None: the body mixes rows. `dims`: of each ref the dimension that is rows, by invar."""
     trial = _Eval(rows, rows, lambda: 0, (), (), dry=True)
     try:

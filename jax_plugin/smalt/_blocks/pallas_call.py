@@ -190,7 +190,7 @@ class Call:
         blocks.check_inside(self.blocks, self.grid)
         self.own = [a for a in range(len(self.grid)) if a not in mapping.vmapped_dims]  # axes that the body has
         uses = self.uses = flow.uses(self.jaxpr, [self.grid[a] if isinstance(self.grid[a], int) else None for a in self.own])
-        self._look_at_body(uses, params["input_output_aliases"])
+        self._analyse_body(uses, params["input_output_aliases"])
         hints = _versions.is_tpu_compiler_params(given_params)
         self.axes = axis_order.decide(self.blocks, mapping, self.jaxpr, uses, self.compiler_params.dimension_semantics, hints)
         self.parallel = self.axes.parallel
@@ -263,7 +263,7 @@ class Call:
         """Of the kernel's mesh, how many warpgroups there are."""
         return {} if self.plan is None else {"num_threads": self.plan.threads, "thread_name": _programs.WARPGROUP_AXIS}
 
-    def _look_at_body(self, uses: Mapping[int, flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
+    def _analyse_body(self, uses: Mapping[int, flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         stored = _versions.written_refs(self.jaxpr)
         for block in self.blocks:
             at = self.indices + block.number
@@ -656,7 +656,7 @@ def _in_chunks(
     go(0, [], [], [])
 
 
-def _looked_at(array: Any, block: Block, origin: Sequence[Any], value: Any) -> Any:
+def _checked_value(array: Any, block: Block, origin: Sequence[Any], value: Any) -> Any:
     """A value of a block that reaches outside of its array. Where it has nothing of it, since an index that is known at run time only is out of
     range, the block's first element is loaded: an index outside of its dimension, which the emulator reports."""
     if not any(d.is_checked for d in block.dims):
@@ -693,7 +693,7 @@ def _load(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any]
     def window() -> Any:
         parts = tuple(Part(n) for n in sizes)
         loaded = window_load_p.bind(_versions.ref_and_transforms(array)[0], *starts, parts=parts)
-        return _looked_at(array, block, origin, loaded)
+        return _checked_value(array, block, origin, loaded)
 
     if _never_inside(block, sizes):
         return window()
@@ -709,7 +709,7 @@ def _store(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any
     def window() -> None:
         parts = tuple(Part(n) for n in sizes)
         window_store_p.bind(
-            _versions.ref_and_transforms(array)[0], _looked_at(array, block, origin, value), *starts, parts=parts
+            _versions.ref_and_transforms(array)[0], _checked_value(array, block, origin, value), *starts, parts=parts
         )
 
     if not block.outside:

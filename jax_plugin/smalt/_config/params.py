@@ -56,7 +56,7 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
         if self.target is not None and not str(self.target).startswith("sm_"):
             raise _wrong("target", "an architecture like 'sm_90a'", self.target, "target='sm_90a' for Hopper, 'sm_100a' for Blackwell")
         if self.enabled:
-            takeover.hold_for_ever()
+            takeover.hold_permanently()
 
 
 def _wrong(name: str, expected: str, got: object, remedy: str) -> InvalidArgument:

@@ -28,7 +28,7 @@ _PLATFORMS = ("cpu", "cuda")
 _lock = threading.RLock()
 _holders = 0
 _is_first = True
-_is_held_for_ever = False
+_is_permanent = False
 _restore: list[Callable[[], None]] = []
 
 
@@ -72,10 +72,10 @@ def release() -> None:
                 _restore.pop()()
 
 
-def hold_for_ever() -> None:
+def hold_permanently() -> None:
     """For a choice that an object carries: it may be used at any time."""
-    global _is_held_for_ever
+    global _is_permanent
     with _lock:
-        if not _is_held_for_ever:
+        if not _is_permanent:
             hold()
-            _is_held_for_ever = True
+            _is_permanent = True

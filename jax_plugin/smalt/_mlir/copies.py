@@ -104,7 +104,7 @@ def _wait(cx: Any, op: Any) -> None:
 
 
 @_op("nvvm.mbarrier.test.wait", "nvvm.mbarrier.try_wait")
-def _ask(cx: Any, op: Any) -> Any:
+def _test_wait(cx: Any, op: Any) -> Any:
     """Whether a phase is over: that of a state, or the one of a parity."""
     address, phase, *hint = op.operands
     is_parity = op.kind_of(1).bits == 32

@@ -65,7 +65,7 @@ def serialize(
             f"\n  remedy: leave it out for one thread (warpgroup){w.debug.where()}"
         )
     w.bulk_copies = frozenset(map(id, dma.bulk_copies(call.jaxpr)))
-    far, own = w.asked_far(call.jaxpr), call.jaxpr.invars
+    far, own = w.far_queries(call.jaxpr), call.jaxpr.invars
     params = _params(w, call, len(far))
     w.argument_names = _versions.names_of_references(call.jaxpr)
     body = w.region(call.jaxpr, params=[*own[: call.num_inputs], *far, *own[call.num_inputs :]])

@@ -428,13 +428,13 @@ def _complex_access(w: Walker, eqn: Any, ref: Any, transforms: Sequence[Any], va
 def _access_in_window(w: Walker, eqn: Any, transforms: Sequence[Any], value: Any = None, mask: Any = None, other: Any = None) -> OpParts:
     """A load or a store of part of a block that may reach outside of its array; `mask`, `other`: of a load."""
     ref = eqn.invars[0]
-    wants_old = value is not None and bool(eqn.outvars) and w.is_used(eqn.outvars[0])
+    uses_old = value is not None and bool(eqn.outvars) and w.is_used(eqn.outvars[0])
 
     def write(emit: Emit) -> list[Message]:
         operand, shape = w.in_window(ref, transforms, emit)
         dtype = ref.aval.inner_aval.dtype
         results = []
-        if value is None or wants_old:
+        if value is None or uses_old:
             loaded = emit("load", [operand], _versions.array_aval(shape, dtype))
             new = tuple(eqn.outvars[0].aval.shape)
             loaded = _reshaped(emit, loaded, shape, new, dtype)
@@ -446,7 +446,7 @@ def _access_in_window(w: Walker, eqn: Any, transforms: Sequence[Any], value: Any
             emit("store", [operand, _reshaped(emit, w.operand(value), value.aval.shape, shape, dtype)])
         return results
 
-    results = None if value is None or wants_old else ()
+    results = None if value is None or uses_old else ()
     return OpParts(attrs=_messages.attributes({"name": eqn.primitive.name}), regions=[w.written(write)], primitive="call", results=results)
 
 

@@ -147,7 +147,7 @@ class Walker:
             )
         return [self.mesh_axes[name] for name in flat]
 
-    def asked_far(self, jaxpr: Any) -> list[FarIndex]:
+    def far_queries(self, jaxpr: Any) -> list[FarIndex]:
         """The axes of far devices along which a kernel queries its index."""
         eqns = (eqn for eqn in _versions.all_equations(jaxpr) if self.far_axes and eqn.primitive.name == "axis_index")
         queried = {eqn.params["axis_name"] for eqn in eqns} - set(self._axes)

@@ -48,7 +48,7 @@ pub(super) fn run(kernel: &mut Kernel) -> Transforms {
             let Some(mut product) = Product::of(kernel, op, &loads, &uses, &mut room) else {
                 continue;
             };
-            product.wish(kernel, &mut wanted);
+            product.add_preference(kernel, &mut wanted);
             product.leave_left(kernel, &loads, &wanted);
             product.write(kernel, op, &mut uses, &mut gone);
         }
@@ -252,7 +252,7 @@ impl Product {
     }
 
     /// Fragments are read from shared memory without bank conflicts where it is swizzled.
-    fn wish(&self, kernel: &Kernel, wanted: &mut Transforms) {
+    fn add_preference(&self, kernel: &Kernel, wanted: &mut Transforms) {
         let Some(chain) = &self.a.chain else { return };
         let source = chain.source(kernel);
         let data = &kernel.allocs[source.alloc];
@@ -266,8 +266,8 @@ impl Product {
         if wanted[source.alloc].is_some() {
             return;
         }
-        let wish = smem::matrix_dims(kernel, source, Loc::CALL_SITE, "");
-        let Some(transforms) = wish.and_then(|wish| smem::widest(&data.shape, dtype, &wish)) else {
+        let preferred = smem::matrix_dims(kernel, source, Loc::CALL_SITE, "");
+        let Some(transforms) = preferred.and_then(|preferred| smem::widest(&data.shape, dtype, &preferred)) else {
             return;
         };
         let mut with = wanted.clone();

@@ -6,7 +6,7 @@ use std::fmt;
 /// Where it has to be mended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Fault {
-    /// The order follows from the program's order, which is the compiler's business.
+    /// The order follows from the program's order, which the compiler has to keep.
     Compiler,
     /// An asynchronous operation that the kernel itself has to announce (`commit_smem`) or to wait for.
     User,

@@ -510,7 +510,7 @@ impl<'a> History<'a> {
         false
     }
 
-    /// One warp speaks for its warpgroup: what the others did must be behind it.
+    /// One warp releases for its warpgroup: what the others did must be behind it.
     pub fn releases_for_all(&mut self, op: Op, actor: Actor) {
         self.converged = false;
         self.release();
