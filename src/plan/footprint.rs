@@ -94,7 +94,7 @@ pub struct Footprints {
     plain: SecondaryMap<Alloc, Option<u32>>,
     footprints: Vec<Data>,
     numbers: FxHashMap<(RefUse, Holder), FootprintId>,
-    overlaps: FxHashMap<(FootprintId, FootprintId), Overlap>,
+    cache: FxHashMap<(FootprintId, FootprintId), Overlap>,
 }
 
 impl Footprints {
@@ -111,7 +111,7 @@ impl Footprints {
             plain,
             footprints: vec![],
             numbers: FxHashMap::default(),
-            overlaps: FxHashMap::default(),
+            cache: FxHashMap::default(),
         }
     }
 
@@ -203,10 +203,7 @@ impl Footprints {
             Overlap::Lane
         } else {
             let plain = &self.plain;
-            *self
-                .overlaps
-                .entry((a, b))
-                .or_insert_with(|| overlap(kernel, plain, x, y))
+            *self.cache.entry((a, b)).or_insert_with(|| overlap(kernel, plain, x, y))
         };
         match overlap {
             Overlap::Lane if !(x.own_words && y.own_words) => Overlap::Warp,

@@ -112,8 +112,8 @@ impl Pass<'_> {
         if let Some(own) = transforms {
             with[r.alloc] = Some(own.clone());
         } else if with[r.alloc].is_none() {
-            let preferred = smem::matrix_dims(kernel, r, Loc::CALL_SITE, "");
-            let widest = preferred.and_then(|preferred| smem::widest(&data.shape, *dtype, &preferred));
+            let used = smem::matrix_dims(kernel, r, Loc::CALL_SITE, "");
+            let widest = used.and_then(|used| smem::widest(&data.shape, *dtype, &used));
             if widest.is_none() || self.by_wgmma.contains(r.alloc) {
                 return false;
             }

@@ -7,7 +7,7 @@
 //!
 //! **Memory** has to lie as the tensor core wants it. An allocation without transforms of the user's gets the widest swizzle, if all of
 //! its uses allow that: copies still have plans, and views are views. Products for which that fails stay what they are.
-use super::smem::{self, Preference, Side};
+use super::smem::{self, MatrixUse, Side};
 use super::{in_place_products, slice_products, staged_products};
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
@@ -161,15 +161,15 @@ fn settle(kernel: &Kernel, found: &mut Candidates) {
     // What cannot be laid out for the tensor core.
     let mut refused: EntitySet<Alloc> = EntitySet::new();
     loop {
-        let preferences = preferences(kernel, found);
+        let uses = matrix_uses(kernel, found);
         let mut transforms = Transforms::new();
         for (alloc, data) in kernel.allocs.iter() {
             let AllocKind::Smem { dtype, transforms: own } = &data.kind else {
                 continue;
             };
             transforms[alloc] = own.clone();
-            if let (None, Some(preferred)) = (own, &preferences[alloc]) {
-                transforms[alloc] = smem::widest(&data.shape, *dtype, preferred);
+            if let (None, Some(used)) = (own, &uses[alloc]) {
+                transforms[alloc] = smem::widest(&data.shape, *dtype, used);
                 if transforms[alloc].is_none() {
                     refused.insert(alloc);
                 }
@@ -178,8 +178,7 @@ fn settle(kernel: &Kernel, found: &mut Candidates) {
         kernel.for_each_op(&mut |op| {
             let kind = &kernel.ops[op].kind;
             visit::for_each_ref(kind, &mut |r| {
-                if preferences[r.alloc].is_some() && !refused.contains(r.alloc) && !allows(kernel, kind, r, &transforms)
-                {
+                if uses[r.alloc].is_some() && !refused.contains(r.alloc) && !allows(kernel, kind, r, &transforms) {
                     refused.insert(r.alloc);
                 }
             });
@@ -198,8 +197,8 @@ fn settle(kernel: &Kernel, found: &mut Candidates) {
     }
 }
 
-fn preferences(kernel: &Kernel, found: &Candidates) -> SecondaryMap<Alloc, Option<Preference>> {
-    let mut out: SecondaryMap<Alloc, Option<Preference>> = SecondaryMap::new();
+fn matrix_uses(kernel: &Kernel, found: &Candidates) -> SecondaryMap<Alloc, Option<MatrixUse>> {
+    let mut out: SecondaryMap<Alloc, Option<MatrixUse>> = SecondaryMap::new();
     for (op, c) in found {
         for r in c.a.iter().chain([&c.b]) {
             if out[r.alloc].is_none() {

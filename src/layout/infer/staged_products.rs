@@ -266,8 +266,8 @@ impl Product {
         if wanted[source.alloc].is_some() {
             return;
         }
-        let preferred = smem::matrix_dims(kernel, source, Loc::CALL_SITE, "");
-        let Some(transforms) = preferred.and_then(|preferred| smem::widest(&data.shape, dtype, &preferred)) else {
+        let used = smem::matrix_dims(kernel, source, Loc::CALL_SITE, "");
+        let Some(transforms) = used.and_then(|used| smem::widest(&data.shape, dtype, &used)) else {
             return;
         };
         let mut with = wanted.clone();
