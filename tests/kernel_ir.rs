@@ -2696,7 +2696,7 @@ fn steps(what: Steps) -> Kernel {
     });
     facts::run(&mut b.k);
     verify::run(&b.k).unwrap_or_else(|e| panic!("{what:?}: {e}\n{}", b.k));
-    passes::loops::turn_loops::run(&mut b.k).unwrap();
+    passes::loops::rotate_loops::run(&mut b.k).unwrap();
     verify::run(&b.k).unwrap_or_else(|e| panic!("{what:?}: {e}\n{}", b.k));
     b.k
 }

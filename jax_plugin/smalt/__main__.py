@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m smalt", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
-    doctor_parser = commands.add_parser("doctor", help="say what works on this machine and what is missing")
+    doctor_parser = commands.add_parser("doctor", help="report what works on this machine and what is missing")
     doctor_parser.add_argument("--json", action="store_true", help="the facts as JSON")
 
     compile_parser = commands.add_parser("compile", help="compile a dumped kernel and show its report")
@@ -115,7 +115,7 @@ def _examine_cache(cache: dict[str, Any] | None) -> tuple[bool | None, str, str]
 
 
 def _examine_environment(known: list[str]) -> Iterator[tuple[bool | None, str, str]]:
-    """The SMALT_ variables that are set, and those that nobody reads."""
+    """The SMALT_ variables that are set, and those that are not read."""
     names = sorted(name for name in os.environ if name.startswith("SMALT_"))
     values = [f"{name}={os.environ[name]}" for name in names if name in known]
     yield True, "environment", ", ".join(values) if values else "no SMALT_ variable is set"
@@ -139,7 +139,7 @@ def _examine_xla() -> Iterator[tuple[bool | None, str, str]]:
         _lowering.register([where])
         says = f"custom call registered for {where}; kernels run {'on the GPU' if where == 'cuda' else 'in the emulator'}"
         yield True, "XLA FFI", says
-    except Exception as error:  # whatever XLA says is what the user wants to see
+    except Exception as error:  # the user is to see XLA's own error
         yield False, "XLA FFI", f"{type(error).__name__}: {error}"
 
 

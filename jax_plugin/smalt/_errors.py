@@ -29,7 +29,7 @@ class Error(Exception):
     """Base of smalt's errors.
 
     Attributes:
-        report: What the library says, where it was the library that said it: the fields below, as a dictionary.
+        report: The library's report, if the error is its: the fields below, as a dictionary.
     """
 
     report: Mapping[str, Any] | None = None
@@ -68,8 +68,8 @@ class Error(Exception):
         """The user's line, helpers, callers: innermost first."""
         reported = () if self.report is None else tuple(Frame(f["file"], f["function"], f["line"], f["column"]) for f in self.report["frames"])
         text = self._text() if self.report is None else str(self.report["message"])
-        said = tuple(Frame(file, function, int(line), 0) for file, line, function in _FRAME.findall(text))
-        return reported + said[len(reported) :]  # who called is in the message only
+        in_text = tuple(Frame(file, function, int(line), 0) for file, line, function in _FRAME.findall(text))
+        return reported + in_text[len(reported) :]  # callers are in the message only
 
     def _text(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -103,11 +103,11 @@ def _parse(text: str) -> dict[str, str]:
 
 
 class Unsupported(Error, NotImplementedError):
-    """The kernel asks for something that smalt lacks."""
+    """The kernel needs something that smalt lacks."""
 
 
 class InvalidKernel(Error, ValueError):
-    """The kernel is wrong whoever compiles it."""
+    """The kernel is wrong for any compiler."""
 
 
 class Internal(Error, RuntimeError):
@@ -123,7 +123,7 @@ class NotInstalled(CompileError, ImportError):
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument of one of smalt's functions, or an environment variable, says what means nothing."""
+    """An argument of one of smalt's functions, or an environment variable, has a value without a meaning."""
 
 
 class ExecutionError(Error, RuntimeError):
@@ -135,7 +135,7 @@ class Timeout(ExecutionError):
 
 
 class Interrupted(Error, RuntimeError):
-    """The user stopped the emulator, and whoever waited was not the main thread (there it is a KeyboardInterrupt)."""
+    """The user stopped the emulator, and the thread that waited was not the main one (there it is a KeyboardInterrupt)."""
 
 
 # The library's names of faults.

@@ -301,7 +301,7 @@ class Artifact:
 
 
 class CallSite:
-    """A place where a kernel is launched on streams of somebody else's."""
+    """A place where a kernel is launched on another library's streams."""
 
     def __init__(self, descriptor: bytes, debug: bytes, target: str, operands: Sequence[int], results: Sequence[int]) -> None:
         """`operands`, `results`: sizes in bytes, scratch behind the others: the same memory as operand and as result."""
@@ -372,13 +372,13 @@ def look_for_assembler() -> None:
 
 @functools.cache
 def set_directory(answer: Callable[[dict[str, Any]], Any]) -> object:
-    """Has `answer` asked about the job of several processes, from any thread; the result must live as long as the process."""
+    """Registers `answer` for queries about a job of several processes, from any thread; the result must live as long as the process."""
     lib = library()
 
     def ask(request: int, length: int, sink: int) -> None:
         try:
             reply = {"answer": answer(json.loads(ctypes.string_at(request, length)))}
-        except Exception as e:  # the library tells it to whoever runs the kernel
+        except Exception as e:  # the library raises it where the kernel runs
             reply = {"error": f"{type(e).__name__}: {e}"}
         text = json.dumps(reply).encode()
         lib.smalt_directory_answer(sink, text, len(text))
@@ -401,13 +401,13 @@ def cache_stats() -> dict[str, int]:
 
 
 def set_trace(path: str | None) -> None:
-    """Where runs in the emulator are traced to; None: as SMALT_TRACE says."""
+    """Where runs in the emulator are traced to; None: by SMALT_TRACE."""
     lib, text = library(), (path or "").encode()
     _check(lib, lib.smalt_set_trace(text, len(text)))
 
 
 def lowered_profile(hash: str, folder: str) -> None:
-    """This process has lowered the kernel of this hash, whose profiles go to `folder`: who only brings an artefact chooses no folder."""
+    """This process has lowered the kernel of this hash, whose profiles go to `folder`: an artefact alone chooses no folder."""
     lib, text = library(), json.dumps({"hash": hash, "folder": folder}).encode()
     _check(lib, lib.smalt_lowered_profile(text, len(text)))
 

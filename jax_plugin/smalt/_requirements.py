@@ -1,4 +1,4 @@
-"""What must be installed, said in words where it is not."""
+"""What must be installed, reported where it is not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def no_jax() -> NotInstalled:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Within the scope, a failing import of JAX's parts becomes one that says what to install."""
+    """Within the scope, a failing import of JAX's parts becomes one with what to install."""
     try:
         yield
     except NotInstalled:

@@ -1,16 +1,16 @@
 //! Cubins on disk, by content, shared by all processes of a user. The cache never turns a working kernel into a failing
 //! one: whatever is wrong with a file or the folder, the kernel is assembled again.
 //!
-//! One file an entry, named by its key. It comes by a rename, so that nobody reads half of one; a checksum over key and
+//! One file an entry, named by its key. It comes by a rename, so that none is read half written; a checksum over key and
 //! content finds what a crash or a disk damaged, and then the next process to assemble the kernel replaces it. Nothing
 //! is locked: two processes that assemble one kernel write the same entry twice, and an entry that another process evicts
 //! while it is read stays readable until it is closed.
 //!
 //! A read marks its file as just used (its time of modification). Above the limit the least recently used go.
 //!
-//! Whoever can write an entry chooses the code that runs here: the checksum finds accidents, not forgeries. So the folder is its
-//! user's alone. It is made for nobody else, whatever the umask; a folder or an entry that belongs to another user, or that others may
-//! write, is not used, which is said once.
+//! A user who can write an entry chooses the code that runs here: the checksum finds accidents, not forgeries. So the folder is its
+//! user's alone. It is made so, whatever the umask; a folder or an entry that belongs to another user, or that others may
+//! write, is not used, which is reported once.
 use super::Output;
 use crate::lock::lock;
 use serde::Serialize;
@@ -27,7 +27,7 @@ const FORMAT: &str = "smalt cubin 1";
 const EXTENSION: &str = "cubin";
 /// Of files that are being written.
 const UNFINISHED: &str = ".smalt-";
-/// Whoever wrote an unfinished file of this age is gone.
+/// The writer of an unfinished file of this age is gone.
 const ABANDONED: Duration = Duration::from_secs(3600);
 /// A process looks at the folder's size again after it has added this part of the limit.
 const LOOK_AGAIN: u64 = 16;
@@ -56,7 +56,7 @@ pub struct State {
 pub(super) struct Key([u8; 32]);
 
 impl Key {
-    /// `assembler`: which one, to the build. `options`: what it is told, the target among them.
+    /// `assembler`: which one, to the build. `options`: its arguments, the target among them.
     pub fn new(assembler: &str, options: &[String], ptx: &str) -> Key {
         let mut hash = Sha256::new();
         let mut part = |bytes: &str| {
@@ -92,13 +92,13 @@ impl Cache {
     pub fn get(&self, key: &Key) -> Option<Output> {
         self.place.check().ok()?;
         let path = self.file(key);
-        // Asked before it is opened: to open a pipe is to wait for somebody who writes. A link is no file of ours.
+        // Checked before it is opened: opening a pipe waits for a writer. A link is no file of ours.
         if !fs::symlink_metadata(&path).ok()?.is_file() {
             return None;
         }
         let file = File::open(path).ok()?;
         let about = file.metadata().ok()?;
-        if !about.is_file() || is_others(&about).is_some() || about.len() > self.place.limit_bytes {
+        if !about.is_file() || foreign_access(&about).is_some() || about.len() > self.place.limit_bytes {
             return None;
         }
         let mut bytes = Vec::new();
@@ -139,15 +139,15 @@ impl Cache {
 }
 
 impl Place {
-    /// Whether the folder is this user's alone, and says once if not.
+    /// Whether the folder is this user's alone; warns once if not.
     fn check(&self) -> io::Result<()> {
-        let Some(whose) = is_others(&fs::metadata(&self.folder)?) else {
+        let Some(whose) = foreign_access(&fs::metadata(&self.folder)?) else {
             return Ok(());
         };
         let folder = self.folder.display();
-        let text = format!("{folder} {whose}: kernels could be put there that you did not compile");
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if !SAID.swap(true, Ordering::Relaxed) {
+        let text = format!("{folder} {whose}: kernels could be stored there that you did not compile");
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        if !WARNED.swap(true, Ordering::Relaxed) {
             eprintln!(
                 "smalt: the cubin cache is not used. {text} (`chmod 700 {folder}` if it is yours, or set SMALT_CACHE_DIR to another folder)"
             );
@@ -235,7 +235,7 @@ fn is_entry(name: &str) -> bool {
     hex.is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// A folder for nobody but this user.
+/// A folder for this user alone.
 fn make(folder: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     #[cfg(unix)]
@@ -243,9 +243,9 @@ fn make(folder: &Path) -> io::Result<()> {
     builder.recursive(true).create(folder)
 }
 
-/// Whose a file or folder is, if it is not this user's alone.
+/// Another owner of a file or folder, or write access for others.
 #[cfg(unix)]
-fn is_others(about: &fs::Metadata) -> Option<String> {
+fn foreign_access(about: &fs::Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let (own, owner, mode) = (rustix::process::geteuid().as_raw(), about.uid(), about.mode() & 0o7777);
     if owner != own {
@@ -257,9 +257,9 @@ fn is_others(about: &fs::Metadata) -> Option<String> {
     }
 }
 
-/// Where caches lie, nobody else comes.
+/// Where caches lie, no other user has access.
 #[cfg(not(unix))]
-fn is_others(_: &fs::Metadata) -> Option<String> {
+fn foreign_access(_: &fs::Metadata) -> Option<String> {
     None
 }
 
@@ -399,11 +399,11 @@ mod tests {
         let cache = cache(folder.path(), PLENTY);
         cache.put(&key(0), &output(0));
         fs::copy(cache.file(&key(0)), cache.file(&key(1))).unwrap();
-        assert!(cache.get(&key(1)).is_none(), "somebody renamed it");
+        assert!(cache.get(&key(1)).is_none(), "it was renamed");
     }
 
     #[test]
-    fn keys_tell_everything_apart() {
+    fn keys_distinguish_everything() {
         let key = |assembler: &str, options: &[&str], ptx: &str| {
             let options = options.iter().map(|&option| option.to_owned()).collect::<Vec<_>>();
             Key::new(assembler, &options, ptx).0
@@ -560,7 +560,7 @@ mod tests {
         cache.put(&key(0), &output(0));
         assert!(cache.get(&key(0)).is_none());
         assert_eq!(cache.place.state().entries, 0);
-        // A pipe would keep who opens it waiting.
+        // Opening a pipe would wait.
         let pipe = cache.file(&key(1));
         let made = std::process::Command::new("mkfifo").arg(&pipe).status();
         if made.is_ok_and(|status| status.success()) {

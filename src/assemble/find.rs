@@ -14,7 +14,7 @@ pub enum Choice {
     /// ptxas if it is there, else the driver's.
     #[default]
     Auto,
-    /// Only when asked for: it ignores `setmaxnreg`.
+    /// Only on request: it ignores `setmaxnreg`.
     NvJitLink,
     Ptxas,
     /// The driver's own, at load time.
@@ -62,7 +62,7 @@ enum Kind {
 }
 
 impl Assembler {
-    /// The first assembler of `config`. An assembler that was asked for by name and is not there is an error.
+    /// The first assembler of `config`. A requested assembler that is not there is an error.
     pub fn find(config: &Config) -> Result<Assembler, Error> {
         let kind = match config.choice {
             Choice::Driver => Kind::Driver,
@@ -96,7 +96,7 @@ impl Assembler {
         }
     }
 
-    /// What tells its cubins from another's; none: it makes none.
+    /// What distinguishes its cubins from another's; none: it makes none.
     pub(super) fn identity(&self) -> Option<&str> {
         match &self.kind {
             Kind::NvJitLink(library) => Some(library.identity()),

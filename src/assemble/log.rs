@@ -1,4 +1,4 @@
-//! Reading what the assembler said.
+//! Reading the assembler's messages.
 use super::Request;
 use crate::error::{Error, Loc};
 use crate::ptx::print::UNCHECKED;
@@ -92,12 +92,12 @@ pub fn op_at_line(ptx: &str, line: u32) -> Option<Loc> {
 pub(super) fn failure(name: &str, log: &str, request: &Request<'_>) -> Error {
     let mut error = Error::internal(format!("{name} refuses the PTX for {}", request.target));
     let first = log.lines().find(|line| line.contains("error"));
-    if let Some((said, line)) = first.and_then(|said| Some((said, ptx_line(said)?)))
+    if let Some((message, line)) = first.and_then(|message| Some((message, ptx_line(message)?)))
         && let Some(text) = unchecked_text(request.ptx, line)
     {
-        let said = said.split_once(';').map_or(said, |(_, said)| said).trim();
+        let message = message.split_once(';').map_or(message, |(_, rest)| rest).trim();
         let error = Error::invalid("inline PTX that nobody has read (unchecked): the assembler refuses it")
-            .got(format!("`{}`: {said}", text.trim()))
+            .got(format!("`{}`: {message}", text.trim()))
             .remedy("mend the text; where it asks for a newer PTX ISA, say so (unchecked=\"8.6\")");
         return match op_at_line(request.ptx, line) {
             Some(op) => error.at(op),
@@ -115,7 +115,7 @@ pub(super) fn failure(name: &str, log: &str, request: &Request<'_>) -> Error {
     error.got(log.trim_end_matches(['\0', '\n']))
 }
 
-/// A line of a PTX text, if it is of a user's text that nobody has read.
+/// A line of a PTX text, if it is of a user's unchecked text.
 fn unchecked_text(ptx: &str, line: u32) -> Option<&str> {
     let (begin, end) = UNCHECKED;
     let before: Vec<&str> = ptx.lines().take(line as usize).collect();

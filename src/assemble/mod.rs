@@ -2,9 +2,9 @@
 //!
 //! [`Assembler::find`] takes `ptxas`, which comes with JAX's CUDA plugin from PyPI; where it is not, the driver assembles
 //! the PTX when the module is loaded. nvJitLink is quicker (no process: 11 ms for a small kernel instead of 30), but is
-//! taken only when asked for: it compiles relocatable code and ignores `setmaxnreg` (seen with 13.0 on hopper_matmul:
+//! taken only on request: it compiles relocatable code and ignores `setmaxnreg` (seen with 13.0 on hopper_matmul:
 //! no `USETMAXREG` in its SASS, two in that of ptxas 13.0.88).
-//! [`Log`] is what the assembler said, read for what matters: registers, spills, and each `C75xx` line (wgmma
+//! [`Log`]: the assembler's messages, read for what matters: registers, spills, and each `C75xx` line (wgmma
 //! serialised, setmaxnreg ignored), with the op that it belongs to.
 mod cache;
 mod find;
@@ -31,7 +31,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// What ptxas and nvJitLink are both told; all that a cubin depends on beside the PTX and who assembles it.
+    /// The arguments of ptxas and nvJitLink; all that a cubin depends on beside the PTX and its assembler.
     fn options(&self) -> Vec<String> {
         let mut options = vec![format!("-arch={}", self.target), "-O3".into()];
         if self.line_info {
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_assemblers_are_told_says_target_and_lines() {
+    fn arguments_of_assemblers_have_target_and_lines() {
         let options = |target, line_info| {
             let ptx = "";
             Request { ptx, target, line_info }.options()

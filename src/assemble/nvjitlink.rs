@@ -115,7 +115,7 @@ impl NvJitLink {
     }
 }
 
-/// Its version has no patch level: the file tells builds apart.
+/// Its version has no patch level: the file distinguishes builds.
 fn identity(path: &Path, (major, minor): (c_uint, c_uint)) -> String {
     let about = std::fs::metadata(path).ok();
     let modified = about.as_ref().and_then(|about| about.modified().ok());
@@ -137,7 +137,7 @@ impl Link<'_> {
             return Vec::new();
         }
         let mut bytes = vec![0u8; size + 1];
-        // SAFETY: the buffer holds what the library said it would write, and one byte more.
+        // SAFETY: the buffer holds what the library reported that it would write, and one byte more.
         if unsafe { get(self.handle, bytes.as_mut_ptr().cast()) } != 0 {
             return Vec::new();
         }

@@ -33,7 +33,7 @@ impl Ptxas {
         &self.version
     }
 
-    /// All that it says of itself: two builds have one version.
+    /// Its whole version text: two builds have one version.
     pub fn identity(&self) -> &str {
         &self.identity
     }

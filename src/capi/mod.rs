@@ -4,7 +4,7 @@
 //! * A function returns its error as JSON ([`LocatedError`](crate::runtime::LocatedError)), and empty bytes on success;
 //!   results go through out-parameters.
 //! * No panic leaves: a panic is an error like others. So every function that does anything can fail, but for those
-//!   without an answer: those that give back what the library made, and those that set what it may call.
+//!   without results: those that free what the library made, and those that set its callbacks.
 use crate::error::Error;
 use crate::runtime::{
     self, Artifact, BufferSpec, BufferView, CallSite, CallSiteAttributes, CompileOptions, HostBuffer, Locations,
@@ -107,7 +107,7 @@ unsafe fn answer_with<T: Into<Vec<u8>>>(
 }
 
 /// Runs what has no way to report a panic: Python calls it when it collects an object, or the library itself. A panic while dropping leaks the
-/// rest, which is the better half of an abort.
+/// rest, which is better than an abort.
 fn contained(body: impl FnOnce()) {
     let _ = runtime::contain_panics(|| {
         body();
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn smalt_set_packages(json: *const u8, len: usize) -> Byte
     })
 }
 
-/// The directory of the job of several processes that this process is part of: `ask` gets a request in JSON, and answers by calling
+/// Sets the callback for the directory of a job of several processes: `ask` gets a request in JSON, and answers by calling
 /// [`smalt_directory_answer`] with `sink` before it returns. See src/runtime/directory.rs.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_set_directory(ask: extern "C" fn(request: *const u8, len: usize, sink: *mut Vec<u8>)) {
@@ -196,8 +196,8 @@ pub unsafe extern "C" fn smalt_directory_answer(sink: *mut Vec<u8>, json: *const
     contained(|| unsafe { (*sink).extend_from_slice(slice(json, len)) });
 }
 
-/// Who writes what kernels print: a text of `len` bytes, to standard output; false where it could not. Called from any thread, by one at
-/// a time. Null: it goes to file descriptor 1.
+/// Sets what writes kernels' prints: a text of `len` bytes, to standard output; false where it could not. Called from any thread, by one at
+/// a time. Null: they go to file descriptor 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_set_stdout(write: Option<extern "C" fn(text: *const u8, len: usize) -> bool>) {
     let writer = move |write: extern "C" fn(*const u8, usize) -> bool| -> runtime::printing::sink::Writer {
@@ -381,8 +381,8 @@ pub unsafe extern "C" fn smalt_assemble_in_background(handle: *const Handle) -> 
 /// `batch` > 0, times `10 * batch` launches on that GPU and leaves the buffers alone. `out` gets a report as JSON.
 ///
 /// # Safety
-/// `handle` is alive; `data` and `lens` have `count` entries, each buffer readable and writable, and used by nothing
-/// else meanwhile; `out` is writable.
+/// `handle` is alive; `data` and `lens` have `count` entries, each buffer readable and writable, and not used by others
+/// meanwhile; `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smalt_run(
     handle: *const Handle,
@@ -534,7 +534,7 @@ unsafe fn host_buffers(count: usize, data: *const *mut u8, lens: *const usize) -
     (0..count).map(buffer).collect()
 }
 
-/// From here on, runs in the emulator are traced to the file of this path (UTF-8); without one, as `SMALT_TRACE` says.
+/// From here on, runs in the emulator are traced to the file of this path (UTF-8); without one, by `SMALT_TRACE`.
 ///
 /// # Safety
 /// `path` points to `len` bytes.
@@ -549,7 +549,7 @@ pub unsafe extern "C" fn smalt_set_trace(path: *const u8, len: usize) -> Bytes {
 }
 
 /// This process has lowered a kernel whose profiles go to a folder: `query` is JSON, `{"hash": …, "folder": …}`. Of others they go nowhere, or where
-/// `SMALT_PROFILE_DIR` says.
+/// `SMALT_PROFILE_DIR` is.
 ///
 /// # Safety
 /// `query` points to `len` bytes.

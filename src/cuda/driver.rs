@@ -137,7 +137,7 @@ fn open() -> Result<Driver, Error> {
 }
 
 impl Driver {
-    /// The code as an error that says which call failed and what the driver calls it.
+    /// The code as an error with the call that failed and the driver's name of it.
     pub fn check(&self, call: &str, code: Code) -> Result<(), Error> {
         if code == SUCCESS {
             Ok(())
@@ -170,7 +170,7 @@ pub fn uncaptured<T>(driver: &Driver, body: impl FnOnce() -> T) -> T {
     let exchanged = unsafe { (driver.thread_exchange_capture_mode)(&mut mode) } == SUCCESS;
     let result = body();
     if exchanged {
-        // SAFETY: as above; puts the old mode back.
+        // SAFETY: as above; restores the old mode.
         unsafe { (driver.thread_exchange_capture_mode)(&mut mode) };
     }
     result

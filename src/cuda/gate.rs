@@ -37,7 +37,7 @@ impl Gate {
         wait.waitValue.address = address(self.closed);
         wait.waitValue.flags = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_EQ as u32;
         let mut ops = [write(self.came), wait, write(self.passed)];
-        // SAFETY: three operations on pinned words that live for ever; the driver copies what it needs.
+        // SAFETY: three operations on pinned words that are never freed; the driver copies what it needs.
         let code =
             unsafe { (driver.stream_batch_mem_op)(stream as sys::CUstream, ops.len() as u32, ops.as_mut_ptr(), 0) };
         match code {

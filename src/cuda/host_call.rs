@@ -5,13 +5,13 @@ use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What is called: it must not call CUDA, nor wait for who does.
+/// What is called: it must not call CUDA, nor wait for a thread that does.
 pub struct HostCall {
     body: Box<dyn Fn() + Send + Sync>,
 }
 
 impl HostCall {
-    /// Lives for ever: a stream may come to it at any time.
+    /// Never freed: a stream may come to it at any time.
     pub fn new(body: impl Fn() + Send + Sync + 'static) -> &'static HostCall {
         Box::leak(Box::new(HostCall { body: Box::new(body) }))
     }
@@ -20,7 +20,7 @@ impl HostCall {
     pub fn queue(&'static self, stream: usize) -> Result<(), Error> {
         let driver = driver()?;
         let data = std::ptr::from_ref(self).cast_mut().cast::<c_void>();
-        // SAFETY: the function takes what `data` is, which lives for ever and is shared between threads.
+        // SAFETY: the function takes what `data` is, which is never freed and is shared between threads.
         let code = unsafe { (driver.launch_host_func)(stream as sys::CUstream, call, data) };
         driver.check("cuLaunchHostFunc", code)
     }
@@ -28,8 +28,8 @@ impl HostCall {
 
 /// What the driver calls, on a thread of its own.
 unsafe extern "C" fn call(data: *mut c_void) {
-    // SAFETY: `queue` passes a `HostCall` that lives for ever.
+    // SAFETY: `queue` passes a `HostCall` that is never freed.
     let call = unsafe { &*data.cast_const().cast::<HostCall>() };
-    // A panic must not reach the driver; the hook has told of it.
+    // A panic must not reach the driver; the hook has reported it.
     let _ = catch_unwind(AssertUnwindSafe(|| (call.body)()));
 }

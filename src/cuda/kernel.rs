@@ -35,7 +35,7 @@ mod jit_option {
     pub const GENERATE_LINE_INFO: c_uint = 13;
 }
 
-/// The largest cluster that every device takes without being asked (CUDA programming guide, thread block clusters).
+/// The largest cluster that every device takes without an opt-in (CUDA programming guide, thread block clusters).
 const PORTABLE_CLUSTER: u32 = 8;
 
 /// Any 256-byte aligned address: a tensor map is encoded once at load and gets its buffer's address at launch.
@@ -47,14 +47,14 @@ pub enum Image<'a> {
     Ptx { text: &'a str, line_info: bool },
 }
 
-/// What the driver's own assembler said; empty when its compute cache had the kernel.
+/// The log of the driver's own assembler; empty when its compute cache had the kernel.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct JitLog {
     pub info: String,
     pub error: String,
 }
 
-/// What the device knows of the kernel.
+/// The device's attributes of the kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Resources {
     pub device: DeviceInfo,
@@ -285,7 +285,7 @@ fn misaligned(spec: &TensorMap, address: u64) -> Error {
 /// address itself.
 pub fn encode_map(map: &TensorMap) -> Result<[u8; 128], Error> {
     let map = encode(driver()?, map)?;
-    // SAFETY: opaque words of the size that the type says.
+    // SAFETY: opaque words of the size of the type.
     Ok(unsafe { std::mem::transmute::<sys::CUtensorMap, [u8; 128]>(map) })
 }
 

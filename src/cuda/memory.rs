@@ -1,4 +1,4 @@
-//! Device memory that lives as long as its owner, and who may reach it.
+//! Device memory that lives as long as its owner, and the devices that may reach it.
 use super::driver::{
     ERROR_PEER_ACCESS_ALREADY_ENABLED, ERROR_PEER_ACCESS_UNSUPPORTED, SUCCESS, current_context, driver, uncaptured,
 };
@@ -88,7 +88,7 @@ impl DeviceMemory {
     pub fn read_behind(&self, stream: usize, to: &'static [AtomicU64]) -> Result<(), Error> {
         let driver = driver()?;
         let target = to.as_ptr().cast_mut().cast::<std::ffi::c_void>();
-        // SAFETY: the caller allocated at least that much, and the words live for ever.
+        // SAFETY: the caller allocated at least that much, and the words are never freed.
         let code =
             unsafe { (driver.memcpy_dtoh_async)(target, self.address, size_of_val(to), stream as sys::CUstream) };
         driver.check("cuMemcpyDtoHAsync", code)
@@ -161,7 +161,7 @@ pub fn host_words(count: usize) -> Result<&'static [AtomicU64], Error> {
         (driver.mem_host_alloc)(&mut address, bytes, PORTABLE_AND_MAPPED)
     });
     driver.check("cuMemHostAlloc", code)?;
-    // SAFETY: as many bytes as were allocated, page-aligned, for ever; all zeros is a valid word.
+    // SAFETY: as many bytes as were allocated, page-aligned, never freed; all zeros is a valid word.
     unsafe {
         std::ptr::write_bytes(address.cast::<u8>(), 0, bytes);
         Ok(std::slice::from_raw_parts(address.cast::<AtomicU64>(), count))

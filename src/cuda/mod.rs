@@ -1,7 +1,7 @@
-//! The CUDA driver, as much of it as launching needs. Knows no IR.
+//! The CUDA driver, as much of it as launching needs. Without any IR.
 //!
 //! * `driver`: the entry points, looked up once by name; result codes are integers, for a driver may return codes
-//!   that no enum of ours knows. A machine without the driver gets an error, never a panic.
+//!   that no enum of ours has. A machine without the driver gets an error, never a panic.
 //! * [`Plan`]: what a kernel needs at launch, as plain data.
 //! * [`Loaded`]: a plan with its module on one device. Loading may block; launching gathers pointers, copies the
 //!   encoded tensor maps, sets their addresses and calls `cuLaunchKernelEx`: no allocation of device memory, no lock.

@@ -37,7 +37,7 @@ impl PerDevice {
                 slots.len()
             ))
         })?;
-        // May wait for the device's queue, in which may be work that needs who waits for our lock.
+        // May wait for the device's queue, in which may be work that needs a thread that waits for our lock.
         retire::clear();
         slot.get_or_load(load)
     }

@@ -49,7 +49,7 @@ pub struct TensorMap {
 }
 
 impl Plan {
-    /// What no device could launch, said in words rather than as `CUDA_ERROR_INVALID_VALUE`.
+    /// What no device could launch, described rather than reported as `CUDA_ERROR_INVALID_VALUE`.
     pub fn check(&self) -> Result<(), Error> {
         let ctas = self.cluster.iter().product::<u32>();
         for axis in 0..3 {

@@ -71,11 +71,11 @@ fn unload(driver: &Driver, modules: &[Retired]) -> bool {
         // Nothing is queued on it, its owner is gone, and it is unloaded (freed) only once. A failure would mean that the context is
         // gone, and what was in it.
         match retired.thing {
-            // SAFETY: as said.
+            // SAFETY: as above.
             Thing::Module(module) => unsafe {
                 (driver.module_unload)(module);
             },
-            // SAFETY: as said.
+            // SAFETY: as above.
             Thing::Memory(address) => unsafe {
                 (driver.mem_free)(address);
             },

@@ -80,7 +80,7 @@ pub fn allocate(bytes: u64) -> Result<u64, Error> {
     Ok(address)
 }
 
-/// Gives back `bytes` bytes of [`allocate`] that nobody uses any more.
+/// Gives back `bytes` bytes of [`allocate`] that are not used any more.
 pub fn free(address: u64, bytes: u64) {
     let mut mapped = mapped();
     let chunk = mapped.own.iter().find(|(_, chunk)| chunk.contains(&address));
@@ -94,7 +94,7 @@ pub fn free(address: u64, bytes: u64) {
 pub fn export(address: u64) -> Result<(Range<u64>, OwnedFd), Error> {
     let driver = driver()?;
     let mut handle = 0;
-    // SAFETY: asks about an address; stores the handle on success.
+    // SAFETY: queries an address; stores the handle on success.
     let code = unsafe { (driver.mem_retain_allocation_handle)(&mut handle, address as *mut c_void) };
     if code != SUCCESS {
         return Err(
@@ -119,7 +119,7 @@ pub fn export(address: u64) -> Result<(Range<u64>, OwnedFd), Error> {
 /// Where the allocation lies of which `address` is part.
 fn extent(driver: &Driver, address: u64) -> Result<Range<u64>, Error> {
     let (mut start, mut bytes) = (0, 0);
-    // SAFETY: asks about an address.
+    // SAFETY: queries an address.
     let code = unsafe { (driver.mem_get_address_range)(&mut start, &mut bytes, address) };
     driver.check("cuMemGetAddressRange", code)?;
     Ok(start..start + bytes as u64)
@@ -204,7 +204,7 @@ fn map(driver: &Driver, handle: u64, bytes: u64) -> Result<Range<u64>, Error> {
 /// What [`map`] has made, and no device has accessed.
 fn unmap(driver: &Driver, range: &Range<u64>) {
     let bytes = (range.end - range.start) as usize;
-    // SAFETY: as said.
+    // SAFETY: as above.
     unsafe {
         (driver.mem_unmap)(range.start, bytes);
         (driver.mem_address_free)(range.start, bytes);

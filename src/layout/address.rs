@@ -35,7 +35,7 @@ pub struct AddressPlan {
 
 impl AddressPlan {
     /// Splits the constants of all accesses: the plan, and (base number, immediate) per access. `exchanged` are bits in
-    /// which terms and constants meet by XOR (staggered orders), and which neither the sum of the other terms nor another
+    /// which terms and constants are combined by XOR (staggered orders), and which neither the sum of the other terms nor another
     /// constant has; `None` if the addresses aren't linear then.
     pub fn new(
         dynamic: SmallVec<[DynTerm; 2]>,

@@ -14,7 +14,7 @@ pub struct Assignment {
     pub values: SecondaryMap<Value, Option<RegisterLayout>>,
     /// Of every SMEM allocation.
     pub smem: SecondaryMap<Alloc, Option<SmemTransforms>>,
-    /// The `relayout` ops that inference inserted, and the names of the ops for whose sake.
+    /// The `relayout` ops that inference inserted, and the names of the ops that need them.
     pub relayouts: Vec<(Op, &'static str)>,
     /// Why each choice was made, in the order of the choices.
     pub report: Vec<Reason>,
@@ -36,7 +36,7 @@ pub struct Reason {
     pub why: &'static str,
 }
 
-/// What was chosen. Prints as reports show it; nothing is printed before somebody asks.
+/// What was chosen. Prints as reports show it; no text is made before that.
 #[derive(Clone, Debug)]
 pub enum Choice {
     Registers(RegisterLayout),

@@ -1,7 +1,7 @@
 //! Layouts made of shapes and of other layouts.
 //!
 //! [`Derivation`]: how the layout of a shape op's result follows from its operand's, and back. The functions make the layouts that
-//! some op asks for whatever its neighbours have: whole runs along a dimension, digits of its own for each dimension.
+//! some op needs whatever its neighbours have: whole runs along a dimension, digits of its own for each dimension.
 use super::digits::{Chain, Digit};
 use super::register_layout::{Axis, Group, LANE_BITS, Place, RegisterLayout};
 use super::tiled::TiledLayout;
@@ -126,7 +126,7 @@ fn named_for_shape(layout: &RegisterLayout, shape: &[u64]) -> Option<RegisterLay
 const RUN: u64 = 32;
 
 /// The layout of an array of which that with `layout` is one of equal parts: the parts are one behind the other in slots. None where
-/// dimensions would not divide, where threads hold what others hold, and where lanes would be far apart in memory.
+/// dimensions would not divide, where threads hold what others hold, and where lanes would be at a large stride in memory.
 pub fn repeated(layout: &RegisterLayout, shape: &[u64]) -> Option<RegisterLayout> {
     if layout.rank() != shape.len() || layout.replication() > 1 || layout.is_padded() || layout.is_constant_somewhere()
     {
@@ -347,7 +347,7 @@ pub fn has_whole_bytes(layout: &RegisterLayout, bits: u32, along: usize) -> bool
     digit.is_some_and(|d| d.place == Place::Slot(1) && d.size.is_multiple_of(together))
 }
 
-/// The layout as an array has it that is stored where dimension `along` is contiguous: nothing is held by nobody in particular,
+/// The layout as an array has it that is stored where dimension `along` is contiguous: all threads hold something,
 /// whole bytes are in one thread.
 pub fn storable(layout: &RegisterLayout, bits: u32, along: usize) -> RegisterLayout {
     if has_whole_bytes(layout, bits, along) {

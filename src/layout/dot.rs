@@ -1,10 +1,10 @@
 //! Products of matrices: which warp or thread computes which part of the result, and how the operands lie in scratch.
 //!
 //! The result is `[M, N]`, or `[batch, M, N]`; the operands are `[…, M, K]` and `[…, N, K]`. Both are stored to scratch, a *slice* of
-//! the batches and of K at a time, and everybody reads the parts that it needs.
+//! the batches and of K at a time, and each thread reads the parts that it needs.
 //! * Tensor cores ([`tensor_core`]): tiles of 16 × 8, dealt to the warps; along M first, so that where M is a multiple of 64 the result
 //!   lies as wgmma's accumulators do (PTX ISA, "Matrix Fragments for mma.m16n8k16": the same rows and columns in a warp).
-//! * Multiply-adds ([`multiply_add`]): each thread has rows and columns that lie as far apart as there are threads along them.
+//! * Multiply-adds ([`multiply_add`]): each thread has rows and columns at a stride of the number of threads along them.
 //!
 //! In scratch a row of 16-byte chunks is an odd number of them: eight rows that are read together (`ldmatrix`, vector loads) touch
 //! all banks once. Tensor cores' 16-bit operands may lie either way (`ldmatrix.trans`): as their registers are stored with less work.

@@ -41,7 +41,7 @@ pub fn bytes(kernel: &Kernel, op: Op) -> u64 {
     0
 }
 
-/// How an array is put into scratch from which threads take elements.
+/// How an array is stored to scratch from which threads take elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakePlan {
     /// So many slots of all threads at a time; none: all elements, row-major.
@@ -71,10 +71,10 @@ impl TakePlan {
 /// Threads of a group, at most.
 const THREADS: u64 = 128;
 
-/// How updates that may meet at one place are put there in order.
+/// How updates that may be of one place are stored there in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PutOrder {
-    /// They do not meet.
+    /// Their places are distinct.
     Distinct,
     /// Any order gives the same: atomic updates.
     Any,
@@ -84,7 +84,7 @@ pub enum PutOrder {
     Rounds,
 }
 
-/// How `put` goes about it, and what it keeps in scratch.
+/// How `put` is done, and what it keeps in scratch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PutPlan {
     pub order: PutOrder,
@@ -92,7 +92,7 @@ pub struct PutPlan {
     pub element: DType,
     /// Where a word for each place begins, with the number of the update that claims it.
     pub claims: u64,
-    /// Where a word is that tells whether updates are left.
+    /// Where a flag is: updates are left.
     pub left: u64,
     pub bytes: u64,
 }
@@ -183,7 +183,7 @@ pub struct RunningPlan {
     pub runs: Runs,
     /// What the elements are meanwhile.
     pub element: DType,
-    /// Where the warps of a unit leave what theirs come to.
+    /// Where the warps of a unit leave their totals.
     pub totals: u64,
     pub bytes: u64,
 }

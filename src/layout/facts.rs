@@ -1,6 +1,6 @@
 //! Values that are known only at run time, and what is proven about them.
 //!
-//! Planners never see the kernel IR: whoever calls them numbers its dynamic scalars ([`DynId`]) and states [`Fact`]s.
+//! Planners never see the kernel IR: their caller numbers its dynamic scalars ([`DynId`]) and states [`Fact`]s.
 //! A plan refers to a scalar by its number, in [`DynTerm`]s.
 
 /// The caller's number of a dynamic scalar.
@@ -51,7 +51,7 @@ impl Start {
     }
 }
 
-/// `((value / div) % modulus) · stride`, in whatever unit the context says. `value` is not negative.
+/// `((value / div) % modulus) · stride`, in the context's unit. `value` is not negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DynTerm {
     pub value: DynId,

@@ -2,7 +2,7 @@
 //!
 //! A matrix is eight rows of 16 bytes, one row a lane names; an instruction reads four of them, of a tile of the product's and a step of K
 //! ([`super::dot`]). That is possible where 16 bytes along K lie together, or, of 16-bit elements, along M or N (`ldmatrix.trans`), and where
-//! the offset of an element is the sum of what its lane, its warp, its tile and its step give. It is worth it where eight rows meet all
+//! the offset of an element is the sum of what its lane, its warp, its tile and its step give. It is worth it where eight rows are spread over all
 //! banks: in swizzled memory.
 use super::address::AddressPlan;
 use super::dot::{Minor, Tiling};
@@ -72,9 +72,9 @@ impl InPlace {
         } else {
             return None;
         };
-        // Tiles: how many instructions, how far they are apart, and how far the second matrices are.
+        // Tiles: how many instructions, their stride, and the offset of the second matrices.
         let warps = tiling.warps[dim];
-        let (count, apart, next) = match side {
+        let (count, stride, next) = match side {
             Side::Left => (tiling.tiles[1], 16 * warps, ROWS),
             Side::Right => (tiling.tiles[2].div_ceil(2), 16 * warps, 8 * warps),
         };
@@ -104,8 +104,8 @@ impl InPlace {
                     if second == 1 && is_single(tile) {
                         continue;
                     }
-                    let at = tile * apart + index + second * next + r;
-                    if at >= size || row_at(at) != row_at(tile * apart) + bytes + second * next_bytes + r * row {
+                    let at = tile * stride + index + second * next + r;
+                    if at >= size || row_at(at) != row_at(tile * stride) + bytes + second * next_bytes + r * row {
                         return None;
                     }
                 }
@@ -139,7 +139,7 @@ impl InPlace {
         let steps = k / step;
         let constants: Vec<u64> = (0..count)
             .flat_map(|tile| (0..steps).map(move |s| (tile, s)))
-            .map(|(tile, s)| view.offset / 8 + row_at(tile * apart) + k_at(s * step))
+            .map(|(tile, s)| view.offset / 8 + row_at(tile * stride) + k_at(s * step))
             .collect();
         let dynamic: SmallVec<[DynTerm; 2]> = view.dynamic.iter().map(|t| t.in_bytes()).collect();
         let (address, places) = AddressPlan::new(dynamic, terms, view.swizzle, 0, &constants)?;

@@ -1,7 +1,7 @@
 //! Layouts: one algebra of digits for registers, shared and global memory, and the planners that it answers.
 //!
 //! A layout is a bijection, up to replication and padding, between digits: each logical dimension is a mixed radix
-//! number ([`digits`]), and a layout says where each of its digits lives.
+//! number ([`digits`]), and a layout has where each of its digits lives.
 //! * [`register_layout`]: lane bits, warp bits, slots of a thread; [`tiled`] has Mosaic's layouts as instances;
 //! * [`smem_layout`]: strides in bits, then one XOR; views (slices, transposes, reshapes) stay in the form;
 //! * [`gf2`]: the matrix form of the power-of-two cases;
@@ -12,7 +12,7 @@
 //!   [`verify_layouts`] checks; [`derivation`] and [`movement`]: how results follow from operands;
 //! * [`facts`]: what planners may assume of values known only at run time.
 //!
-//! Everything here is pure data and deterministic; nothing knows PTX. Planners return plans that name registers (slots),
+//! Everything here is pure data and deterministic, without PTX. Planners return plans that name registers (slots),
 //! lane terms and immediates; `lower` emits them and discovers no illegality of its own.
 pub mod address;
 pub mod assignment;

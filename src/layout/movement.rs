@@ -1,6 +1,6 @@
 //! How elements get from the operands of a shape op to its result, for any layouts of both.
 //!
-//! Where no element has to leave its thread, registers are named anew, which costs nothing: the algebra says so for what follows
+//! Where no element has to leave its thread, registers are named anew, which costs nothing: the algebra decides it for what follows
 //! from the operand's layout ([`Derivation`]), and looking at every element does for anything else. Else the op stores its operands
 //! to scratch and loads the result through a view.
 use super::derivation::{Derivation, materialized};
@@ -33,7 +33,7 @@ pub fn travel_type(dtype: DType) -> DType {
     }
 }
 
-/// Start of a slice along a dimension as far as facts tell, clamped so that the slice is inside.
+/// Start of a slice along a dimension as far as facts prove it, clamped so that the slice is inside.
 pub fn static_start(kernel: &Kernel, start: Value, extent: u64, size: u64) -> Option<u64> {
     let most = extent - size;
     match kernel.facts(start).as_constant() {
@@ -203,11 +203,11 @@ fn following(derived: Option<&Derivation>, operand: &RegisterLayout, result: &Re
 /// `None`: it is the padding value.
 type From<'a> = dyn Fn(&[u64], &mut [u64]) -> Option<usize> + 'a;
 
-/// Slots above which nobody looks whether elements stay where they are: of one byte each, all that a thread can hold.
+/// Slots above which no elements are compared: of one byte each, all that a thread can hold.
 const MAX_RENAMED_SLOTS: u32 = 1 << 14;
 
-/// The renaming, if no element has to leave its thread and all threads agree. Looks at every element: where layouts say it by
-/// themselves, ask them first.
+/// The renaming, if no element has to leave its thread and all threads agree. Compares every element: where layouts decide it by
+/// themselves, try that first.
 fn renaming(sources: &[&RegisterLayout], result: &RegisterLayout, from: &From) -> Option<Renaming> {
     if result.slots() > MAX_RENAMED_SLOTS {
         return None;

@@ -195,7 +195,7 @@ impl RegisterLayout {
     /// Builds a layout from its axes (chains minor digit first). Panics if slot digits do not number the slots exactly
     /// once or a thread bit is used twice: layouts are built by this module from checked parts.
     ///
-    /// An array without elements has no slots, and one layout: digits of size 0 could not be told apart.
+    /// An array without elements has no slots, and one layout: digits of size 0 could not be distinguished.
     pub fn from_axes(shape: &[u64], group: Group, axes: impl IntoIterator<Item = Axis>) -> RegisterLayout {
         let mut split_axes: SmallVec<[Axis; 3]> = SmallVec::new();
         match shape.iter().position(|n| *n == 0) {
@@ -282,7 +282,7 @@ impl RegisterLayout {
         Self::from_axes(shape, group, flat_axis(shape, chain))
     }
 
-    /// The strided layout that Mosaic takes when nobody asks for another (vectors of up to 64 bits), padded where
+    /// The strided layout that Mosaic takes by default (vectors of up to 64 bits), padded where
     /// Mosaic gives up.
     pub fn strided_default(shape: &[u64], bits: u32, group: Group) -> RegisterLayout {
         let n: u64 = shape.iter().product();
@@ -610,7 +610,7 @@ impl RegisterLayout {
     }
 
     /// `lax.transpose`: dimension `i` of the result is dimension `perm[i]` of the operand. Renames dimensions only;
-    /// `None` if a straddling axis would be torn apart.
+    /// `None` if a straddling axis would be split.
     pub fn transpose(&self, perm: &[usize]) -> Option<RegisterLayout> {
         let at = |d: usize| perm.iter().position(|&p| p == d).expect("a permutation");
         let shape: Dims = perm.iter().map(|&p| self.0.shape[p]).collect();
@@ -898,7 +898,7 @@ fn split_axis(shape: &[u64], axis: Axis, out: &mut SmallVec<[Axis; 3]>) {
     }
 }
 
-/// Maximally merged, except that lane and warp digits stay apart.
+/// Maximally merged, except that lane and warp digits are not merged.
 fn normal(chain: &[Digit<Place>]) -> Chain<Place> {
     cut_at_warp(&digits::merge(chain))
 }

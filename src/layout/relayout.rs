@@ -15,7 +15,7 @@
 //! with a B bit (or with a lane or warp bit along which the source holds copies). In round x the receiver whose A bits are a
 //! gets the element whose B bits are b = a ^ x, from the lane with those B bits; that lane sends slot a = b ^ x: so every
 //! lane sends one word and gets one word. What "slot b ^ x" and "slot a ^ x" mean depends on the lane: conditional swaps
-//! before and after, two selects per pair of words. Rounds in which everybody talks to itself need no shuffle.
+//! before and after, two selects per pair of words. Rounds in which each lane sends to itself need no shuffle.
 //!
 //! Words of packed types travel whole: the bits inside a word (J) must be slot digits on both sides; byte permutes before and
 //! after bring them there. Where that is impossible elements travel unpacked, one per word.
@@ -339,7 +339,7 @@ impl Builder {
         word.unwrap_or(0)
     }
     fn finish(self, outputs: Vec<Word>) -> Program {
-        // Drop what nobody reads.
+        // Drop what is never read.
         let total = self.inputs as usize + self.ops.len();
         let mut live = vec![false; total];
         outputs.iter().for_each(|&w| live[w as usize] = true);
@@ -591,7 +591,7 @@ fn in_warp(src: &RegisterLayout, dst: &RegisterLayout, digits: &[Aligned], bits:
                     word_at(&mut builder, slot)
                 })
                 .collect();
-            // The sender's order: word v becomes what it sends in the round that asks for "its bits ^ v".
+            // The sender's order: word v becomes what it sends in the round for "its bits ^ v".
             for (k, a) in x.a.iter().enumerate() {
                 for v in (0..words.len()).filter(|v| v >> k & 1 == 0) {
                     let (zero, one) = (words[v], words[v | 1 << k]);

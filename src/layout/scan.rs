@@ -1,6 +1,6 @@
 //! Running reductions of arrays that stay in registers: from digit to digit of the axis, minor ones first.
 //!
-//! A thread goes through the elements of its own that follow each other; lanes tell each other what theirs come to (shuffles), warps
+//! A thread goes through the elements of its own that follow each other; lanes exchange their totals by shuffles, warps
 //! do so through scratch, and slots behind those carry on what came before them. An element moves nowhere, so that the result lies as
 //! the operand does. Where the axis shares digits with another one, is padded, or has the same elements in several places that matter, there is
 //! no such plan, and the array goes through scratch ([`exchange::RunningPlan`](super::exchange::RunningPlan)).
@@ -17,7 +17,7 @@ pub struct Digit {
 /// Where a digit lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// Slots this far apart.
+    /// Slots at this distance.
     Slot(u32),
     /// From this bit of the lane on.
     Lane(u8),
@@ -32,7 +32,7 @@ pub struct ScanPlan {
     pub slots: u32,
     /// Bits of the lane that are not the axis's.
     pub other_lanes: Vec<u8>,
-    /// Of scratch, where warps meet: one element a place, see [`ScanPlan::place_strides`].
+    /// Of scratch, through which warps exchange: one element a place, see [`ScanPlan::place_strides`].
     pub bytes: u64,
 }
 

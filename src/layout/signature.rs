@@ -1,9 +1,9 @@
-//! What layout every op needs of its operands and gives to its results: the one place that knows.
+//! What layout every op needs of its operands and gives to its results: defined here alone.
 //!
 //! [`of`] is a table over the ops. Inference reads it for its constraints, `insert_relayouts` makes it true by inserting
 //! [`OpKind::Relayout`]s, [`super::verify_layouts`] checks that it is, and lowering takes every operand as it lies.
 //!
-//! A *splat* ([`RegisterLayout::is_splat`]) is a scalar in an array's clothes: it fills whatever layout is needed of it.
+//! A *splat* ([`RegisterLayout::is_splat`]) is an array of one scalar: it fits any layout.
 use super::derivation::{
     Derivation, has_runs, has_whole_bytes, is_constant_along, storable, with_dim_in_slots, with_slices_dealt,
 };
@@ -32,10 +32,10 @@ pub enum Need {
     /// The layout that this value has.
     Same(Value),
     /// Nothing, but an op whose operand has the layout of this value does less.
-    Likes(Value),
+    Prefers(Value),
     /// The same of the layout that one of several equal parts of this value has.
-    LikesPartOf(Value),
-    /// This layout. `pulls`: who makes the operand had better make it so.
+    PrefersPartOf(Value),
+    /// This layout. `pulls`: preferred for the operand's op, too.
     Exactly {
         layout: RegisterLayout,
         pulls: bool,
@@ -49,7 +49,7 @@ pub enum Need {
     /// in one thread.
     Stored {
         along: usize,
-        /// As [`Need::Likes`].
+        /// As [`Need::Prefers`].
         like: Option<Value>,
     },
 }
@@ -63,9 +63,9 @@ pub enum Gives {
     Varies(usize),
     /// All elements are equal.
     Splat,
-    /// This one; what meets the value had better have it too.
+    /// This one, preferred for what is combined with the value, too.
     Exactly(RegisterLayout, &'static str),
-    /// This one, which is nobody else's wish.
+    /// This one, which no other op prefers.
     Made(RegisterLayout),
     /// The layout that this value has.
     Same(Value),
@@ -93,7 +93,7 @@ pub struct Signature {
     pub is_loop: bool,
     /// How the first result follows from the first operand.
     pub derived: Option<Derivation>,
-    /// Where the result does not follow, [`super::movement`] says how elements get to it from operands in any layout.
+    /// Where the result does not follow, [`super::movement`] plans how elements get to it from operands in any layout.
     pub moves: bool,
     /// Works along single dimensions: best where each dimension of the operands has digits of its own.
     pub separable: bool,
@@ -119,7 +119,7 @@ pub fn wgmma_left(kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
     layout.map_err(|e| Error::internal(format!("a left operand of wgmma of type {ty}: {e}")))
 }
 
-/// The dimension of a view along which memory is contiguous, as far as views without reshapes tell; else the last. One of a single
+/// The dimension of a view along which memory is contiguous, as far as it follows from views without reshapes; else the last. One of a single
 /// element has no neighbours: those are along the one before it.
 pub fn contiguous(kernel: &Kernel, r: &RefUse) -> usize {
     let whole = &kernel.allocs[r.alloc].shape;
@@ -136,7 +136,7 @@ fn minor(shape: &[u64]) -> usize {
     last.unwrap_or(shape.len().saturating_sub(1))
 }
 
-/// An array that a loop takes apart or puts together along its leading dimension, and one of its slices.
+/// An array that a loop splits or stacks along its leading dimension, and one of its slices.
 pub fn stacked(kernel: &Kernel, v: Value) -> Result<(RegisterLayout, RegisterLayout)> {
     let data = &kernel.values[v];
     let whole = with_slices_dealt(data.ty.shape(), group_of(data.group));
@@ -154,7 +154,7 @@ fn stored(kernel: &Kernel, v: Value) -> Need {
     }
 }
 
-/// Elements of an array dealt to the threads, one after the other: who must agree on that has no result to agree with.
+/// Elements of an array dealt to the threads, one after the other, where operands must agree and there is no result to agree with.
 fn dealt(kernel: &Kernel, v: Value, why: &'static str) -> Need {
     let data = &kernel.values[v];
     Need::Exactly {
@@ -189,7 +189,7 @@ fn transfer(kernel: &Kernel, moved: &Transfer<'_>, results: &[Value], sig: &mut 
     }
 }
 
-/// The signature of an op. Errors: shapes that a layout the op asks for does not fit.
+/// The signature of an op. Errors: shapes that a layout the op needs does not fit.
 pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
     let data = &kernel.ops[op];
     let results = &data.results;
@@ -301,7 +301,7 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                         .filter(|i| array(&results[*i]))
                         .for_each(|i| sig.results[i] = Gives::Same(results[k]));
                     if *does != Does::Computes {
-                        // Equal elements of operands do not make equal results. (The first result speaks for all in `keeps_splats`.)
+                        // Equal elements of operands do not make equal results. (The first result stands for all in `keeps_splats`.)
                         sig.results[0] = Gives::Varies(0);
                         sig.results[k] = Gives::Varies(0);
                     }
@@ -358,18 +358,18 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         OpKind::DynamicSlice { a, .. } | OpKind::Reverse { a, .. } => {
             sig.moves = true;
             if kernel.ty(*a).shape() == kernel.ty(results[0]).shape() {
-                sig.operands[0] = Need::Likes(results[0]);
+                sig.operands[0] = Need::Prefers(results[0]);
             }
         }
         OpKind::DynamicUpdateSlice { .. } => {
             sig.moves = true;
-            sig.operands[0] = Need::Likes(results[0]);
+            sig.operands[0] = Need::Prefers(results[0]);
         }
         OpKind::Concat { parts, .. } => {
             (sig.moves, sig.separable, sig.makes_separable) = (true, true, true);
             let shape = kernel.ty(parts[0]).shape();
             if parts.iter().all(|p| kernel.ty(*p).shape() == shape) {
-                sig.operands.fill(Need::LikesPartOf(results[0]));
+                sig.operands.fill(Need::PrefersPartOf(results[0]));
             }
         }
         OpKind::Pad { .. } => (sig.moves, sig.separable) = (true, true),
@@ -633,7 +633,7 @@ impl Need {
         let own = layouts[v].as_ref()?;
         let fills = own.is_splat() && !ty.is_acc();
         match self {
-            Need::Any | Need::Likes(_) | Need::LikesPartOf(_) | Need::Derives => None,
+            Need::Any | Need::Prefers(_) | Need::PrefersPartOf(_) | Need::Derives => None,
             Need::Same(other) => layouts[*other].clone().filter(|l| l != own && !fills),
             Need::Exactly { layout, .. } => (layout != own && !fills).then(|| layout.clone()),
             Need::Runs(dim) => (!has_runs(own, *dim)).then(|| with_dim_in_slots(own.shape(), Some(*dim), own.group())),
@@ -645,7 +645,7 @@ impl Need {
                     bits
                 };
                 let right = fills || !own.is_constant_somewhere() && has_whole_bytes(own, bits, *along);
-                // Where there is none with whole bytes the plan of the access says so.
+                // Where there is none with whole bytes the plan of the access reports it.
                 (!right).then(|| storable(own, bits, *along)).filter(|l| l != own)
             }
         }

@@ -4,7 +4,7 @@
 //! read) and consecutive ones when they are done ([`Lying::to`]). Where all threads of a unit are in one warp nothing passes
 //! through shared memory. What is longer, or too much for registers, is sorted in scratch.
 //!
-//! Where only a few of the first are wanted every thread keeps as many of its own, in order; then threads put theirs together.
+//! Where only a few of the first are wanted every thread keeps as many of its own, in order; then threads merge theirs.
 use super::digits::{Chain, Digit};
 use super::exchange::Runs;
 use super::infer::group_of;
@@ -88,7 +88,7 @@ pub struct Lying {
     pub axis: usize,
     /// Runs of a thread, one after the other.
     pub rounds: u64,
-    /// Whether memory had better be read as `from` lies.
+    /// Whether memory is better read in the layout `from`.
     pub pulls: bool,
 }
 
@@ -158,7 +158,7 @@ pub struct Sorted<'a> {
     pub keys: &'a [DType],
     pub shape: &'a [u64],
     pub axis: usize,
-    /// Whether elements tell from where they came, which equal keys are ordered by.
+    /// Whether elements carry their index, by which equal keys are ordered.
     pub indexed: bool,
     /// How many are wanted.
     pub first: u64,

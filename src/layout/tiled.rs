@@ -61,7 +61,7 @@ struct Tiled {
     size: u64,
 }
 
-/// The name that users know a layout by, e.g. `WGMMA`.
+/// The user's name of a layout, e.g. `WGMMA`.
 pub fn name_of(layout: &RegisterLayout) -> Option<&'static str> {
     let named: [(&str, fn() -> TiledLayout); 7] = [
         ("WGMMA", TiledLayout::wgmma),
@@ -487,7 +487,7 @@ impl TiledLayout {
         })
     }
 
-    /// The names that [`TiledLayout::by_name`] knows.
+    /// The names of [`TiledLayout::by_name`].
     pub const NAMES: [&str; 12] = [
         "WGMMA",
         "WGMMA_ROW",

@@ -401,7 +401,7 @@ struct Fragment {
     rows: [u64; 3],
     /// Memory strides of the warp's bits, where they have one.
     warps: [Option<u64>; 2],
-    /// The slots that tell matrices apart.
+    /// The slots that distinguish matrices.
     runs: SmallVec<[Run; 8]>,
 }
 
@@ -450,7 +450,7 @@ impl Cx<'_> {
         })
     }
 
-    /// The buffer's surely known alignment in bits, the view's start included.
+    /// The buffer's proven alignment in bits, the view's start included.
     fn alignment(&self) -> u64 {
         match self.memory {
             Memory::Shared => self.view.base_alignment(),
@@ -466,7 +466,7 @@ impl Cx<'_> {
             .thread_pieces()
             .map(|(bit, p)| (Term::of_thread(bit, p.size, 0), p.stride))
             .collect();
-        // Digits that are reversed are not part of a vector, and their address bits are nobody else's.
+        // Digits that are reversed are not part of a vector, and no other digit has their address bits.
         let mut reversed: SmallVec<[Run; 3]> = smallvec![];
         for r in stagger {
             let pair = take_pair(&mut runs, r.slot, r.stride)?;
@@ -751,7 +751,7 @@ impl Cx<'_> {
             reversed.push(take_pair(&mut runs, r.slot, r.stride)?);
             turned.push(Term::of_thread(fragment.row_bit(r.lane_bit)?, 2, (r.stride / 8) as i64));
         }
-        // Which matrices one instruction takes: the digits with the smallest strides, where XORs meet lane bits anyway.
+        // Which matrices one instruction takes: the digits with the smallest strides, where XORs are of lane bits anyway.
         // A reversed digit is none of them: its address bit belongs to the rows.
         let mut select: SmallVec<[Run; 2]> = smallvec![];
         for bit in [3, 4] {
@@ -872,7 +872,7 @@ impl Cx<'_> {
             };
             total += 2 * price + 1;
         }
-        // Words that have to be put together by permutes first, and selects of staggered orders.
+        // Words that have to be assembled by permutes first, and selects of staggered orders.
         let bits = self.view.bits;
         if bits < 32 {
             let per_word = (32 / bits) as usize;

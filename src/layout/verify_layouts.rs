@@ -1,13 +1,13 @@
-//! Checks that every op finds its operands in the layouts that its signature asks for, and leaves its results in those that it gives.
+//! Checks that every op finds its operands in the layouts that its signature needs, and leaves its results in those that it gives.
 //!
 //! What passes here, lowering takes as it lies: a layout that an instruction would read wrongly (a wgmma fragment in rows) cannot get
-//! there. It knows nothing of how layouts were chosen or where conversions were put.
+//! there. It does not depend on how layouts were chosen or where conversions were inserted.
 use super::signature::{self, Layouts, Need};
 use crate::error::{Error, Result};
 use crate::kernel_ir::visit::for_each_value;
 use crate::kernel_ir::{Kernel, Op, OpKind, Value};
 
-/// Errors: internal, naming the first op whose signature is not met, the value, what it has and what was expected.
+/// Errors: internal, naming the first op whose signature is not satisfied, the value, what it has and what was expected.
 pub fn run(kernel: &Kernel, layouts: &Layouts) -> Result<()> {
     let mut broken = None;
     kernel.for_each_op(&mut |op| {
@@ -32,7 +32,7 @@ fn check(kernel: &Kernel, layouts: &Layouts, op: Op) -> Result<()> {
     };
     // An empty array has no registers: any layout is right.
     let is_empty = |v: &Value| kernel.ty(*v).shape().contains(&0);
-    let met = |what: &str, v: Value, need: &Need| {
+    let require = |what: &str, v: Value, need: &Need| {
         if kernel.ty(v).is_scalar() || is_empty(&v) {
             return Ok(());
         }
@@ -47,12 +47,12 @@ fn check(kernel: &Kernel, layouts: &Layouts, op: Op) -> Result<()> {
     let mut operands = vec![];
     for_each_value(&data.kind, &mut |v| operands.push(v));
     for (v, need) in operands.iter().zip(&sig.operands) {
-        met("operand", *v, need)?;
+        require("operand", *v, need)?;
     }
     for border in &sig.regions {
         let region = &kernel.regions[border.region];
         for (v, need) in region.results.iter().zip(&border.results) {
-            met("what a region yields,", *v, need)?;
+            require("what a region yields,", *v, need)?;
         }
         for (v, gives) in region.params.iter().zip(&border.params) {
             if let Some(natural) = gives

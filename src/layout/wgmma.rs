@@ -11,7 +11,7 @@
 //!
 //! Without a swizzle the rows have 16 bytes (core matrices of 8 × 16 bytes, 128 bytes each), one instruction takes two of them along
 //! K, and the strides change places: SBO is the one along `mn`, LBO the one along `k`, for both majors (CUTLASS's canonical layouts
-//! say so; not measured here).
+//! have it so; not measured here).
 //!
 //! One instruction takes 32 bytes of K. Moving along K or MN moves the start address by the linear offset: the hardware applies the
 //! swizzle to whole addresses, so the pattern stays anchored as long as the start lies in the first row of a group of 8.

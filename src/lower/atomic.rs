@@ -57,7 +57,7 @@ impl Half {
     }
 }
 
-/// Who sees an update as one.
+/// The scope of an update.
 fn scope(cx: &LowerCx, target: Target) -> Scope {
     match target.space {
         Space::Shared => Scope::Cta,

@@ -1,6 +1,6 @@
 //! mbarriers, and the kernel's prologue that initialises them.
 //!
-//! Who arrives is the [plan's](crate::plan::arrivals): the lane that issues copies, with the bytes it expects; of a warpgroup, the
+//! Which threads arrive is the [plan's](crate::plan::arrivals): the lane that issues copies, with the bytes it expects; of a warpgroup, the
 //! elected lane of each warp, which releases what its warp did, or one lane, which releases what all did. A wgmma wait counts for the
 //! warp that waited, so that nothing more is needed before an arrival that frees its operands.
 use super::cx::LowerCx;
@@ -161,7 +161,7 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
         };
         let leader = match by {
             ArrivesBy::Lanes => None,
-            ArrivesBy::Warpgroup | ArrivesBy::Copies => Some(meet_and_elect(cx)),
+            ArrivesBy::Warpgroup | ArrivesBy::Copies => Some(sync_and_elect(cx)),
             ArrivesBy::Warps => Some(elect_in_warp(cx)),
         };
         for target in targets {
@@ -172,7 +172,7 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
     })
 }
 
-/// The address, which cannot be known before some elements of an array are: four registers that are spread over them. Shared memory ends
+/// The address, made to depend on some elements of an array: four registers that are spread over them. Shared memory ends
 /// below 2³¹ (`address`), so a number with that bit set is never the smaller one.
 fn tied(cx: &mut LowerCx, addr: Addr<V>, v: Value) -> Result<Addr<V>> {
     const TIES: usize = 4;
@@ -234,22 +234,22 @@ fn targets(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>) -> Result<Vec<(Bar
     })
 }
 
-/// One lane of the executing group, behind a meeting of it.
-fn meet_and_elect(cx: &mut LowerCx) -> V {
+/// One lane of the executing group, behind a barrier of it.
+fn sync_and_elect(cx: &mut LowerCx) -> V {
     match cx.group {
         Group::Warpgroup | Group::Block => {
             cx.sync(Group::Warpgroup);
             let first = cx.is_issuing_warp();
             let first = cx.b.value(first, Class::Pred);
             let lane = cx.b.elect();
-            let leads = cx.b.and(LogicType::Pred, lane, first);
-            cx.b.value(leads, Class::Pred)
+            let is_leader = cx.b.and(LogicType::Pred, lane, first);
+            cx.b.value(is_leader, Class::Pred)
         }
         Group::Warp => elect_in_warp(cx),
     }
 }
 
-/// One lane of each executing warp, behind a meeting of the warp.
+/// One lane of each executing warp, behind a barrier of the warp.
 fn elect_in_warp(cx: &mut LowerCx) -> V {
     cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
     cx.b.elect()
@@ -300,7 +300,7 @@ pub fn lower_counted_arrive(
     let addr = address(cx, barrier)?;
     let targets = targets(cx, barrier, addr)?;
     let leader = match by {
-        Arriving::One => Some(meet_and_elect(cx)),
+        Arriving::One => Some(sync_and_elect(cx)),
         Arriving::Warps => Some(elect_in_warp(cx)),
         Arriving::All => None,
     };
@@ -315,7 +315,7 @@ pub fn lower_expect(cx: &mut LowerCx, barrier: &RefUse, bytes: Value, arrives: b
     let bytes = cx.scalar(bytes)?;
     let addr = address(cx, barrier)?;
     let targets = targets(cx, barrier, addr)?;
-    let leader = meet_and_elect(cx);
+    let leader = sync_and_elect(cx);
     for (space, addr) in targets {
         let inst = match (space, arrives) {
             (BarrierSpace::Cta, true) => Inst::MbarrierArriveExpectTx { addr, bytes },
@@ -354,7 +354,7 @@ pub fn lower_wait_phase(cx: &mut LowerCx, barrier: &RefUse, phase: Value, order:
 /// Whether a wait sees what other blocks of the cluster stored: that takes an acquire of their scope, which empties the L1 cache. Only
 /// kernels that look need it.
 fn acquires_from_peers(cx: &LowerCx, barrier: &RefUse) -> bool {
-    cx.kernel.cluster_size() > 1 && cx.told_by_peers[barrier.alloc] && cx.shares_stores
+    cx.kernel.cluster_size() > 1 && cx.signalled_by_peers[barrier.alloc] && cx.shares_stores
 }
 
 fn wait(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>, parity: S, acquire: Acquire) -> Result<()> {
@@ -412,7 +412,7 @@ pub fn lower_wait(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Val
 pub fn lower_test(cx: &mut LowerCx, op: Op, barrier: &RefUse, phases: Option<Value>) -> Result<()> {
     let (parity, old, flipped) = parity(cx, op, barrier, phases)?;
     let addr = address(cx, barrier)?;
-    // Threads may look at different moments: the leader's answer counts. Each warp arrives by itself: who looks sees the arrivals of all.
+    // Threads may look at different moments: the leader's answer counts. Each warp arrives by itself: a look sees the arrivals of all.
     let word = super::memory::broadcast_leader_of(cx, Class::B32, |cx| {
         let d = PtxValue::NEW;
         let done = cx.b.inst(Inst::MbarrierTest { d, addr, parity })[0];

@@ -1,7 +1,7 @@
 //! Control flow: loops, arms, scopes, warp regions.
 //!
-//! What a kernel value is in registers ([`Lowered`]) is taken apart into single registers where it crosses a region's border, and put
-//! together again inside, in the layout that inference gave the parameter or result.
+//! What a kernel value is in registers ([`Lowered`]) is flattened to single registers where it crosses a region's border, and
+//! rebuilt inside, in the layout that inference gave the parameter or result.
 use super::cx::{Carried, LowerCx};
 use super::emit::{S, V};
 use super::give_up;
@@ -16,7 +16,7 @@ use crate::ptx::operand::{Class, Src};
 use crate::ptx::ssa::Uniform;
 
 /// The registers of `v` as `like` (a parameter or a result of `v`'s type) has them: classes and contents.
-fn take_apart(cx: &mut LowerCx, v: Value, like: Value) -> Result<Vec<(S, Class)>> {
+fn flatten(cx: &mut LowerCx, v: Value, like: Value) -> Result<Vec<(S, Class)>> {
     match cx.ty(like) {
         Type::Scalar(dtype) => {
             let class = scalar_class(*dtype);
@@ -33,7 +33,7 @@ fn take_apart(cx: &mut LowerCx, v: Value, like: Value) -> Result<Vec<(S, Class)>
 }
 
 /// The opposite: takes what `like` needs from the front of `regs`.
-fn put_together(cx: &LowerCx, like: Value, regs: &mut &[S]) -> Result<Lowered> {
+fn rebuild(cx: &LowerCx, like: Value, regs: &mut &[S]) -> Result<Lowered> {
     let missing = || Error::internal("a region handed on too few registers");
     let mut take = |n: usize| -> Result<Vec<S>> {
         let (head, tail) = regs.split_at_checked(n).ok_or_else(missing)?;
@@ -65,10 +65,10 @@ fn put_together(cx: &LowerCx, like: Value, regs: &mut &[S]) -> Result<Lowered> {
     })
 }
 
-pub fn take_all_apart(cx: &mut LowerCx, values: &[Value], like: &[Value]) -> Result<Vec<(S, Class)>> {
+pub fn flatten_all(cx: &mut LowerCx, values: &[Value], like: &[Value]) -> Result<Vec<(S, Class)>> {
     let mut out = vec![];
     for (v, l) in values.iter().zip(like) {
-        out.extend(take_apart(cx, *v, *l)?);
+        out.extend(flatten(cx, *v, *l)?);
     }
     Ok(out)
 }
@@ -76,7 +76,7 @@ pub fn take_all_apart(cx: &mut LowerCx, values: &[Value], like: &[Value]) -> Res
 pub fn bind_all(cx: &mut LowerCx, targets: &[Value], like: &[Value], regs: &[S]) -> Result<()> {
     let mut rest = regs;
     for (t, l) in targets.iter().zip(like) {
-        let x = put_together(cx, *l, &mut rest)?;
+        let x = rebuild(cx, *l, &mut rest)?;
         cx.bind(*t, x);
     }
     Ok(())
@@ -139,7 +139,7 @@ fn lower_any_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
     lower_for(cx, op)
 }
 
-/// `if this is the first warp { the loop } else { what it computes, if somebody asks }`. All results are scalars.
+/// `if this is the first warp { the loop } else { what it computes, if that is used }`. All results are scalars.
 fn lower_feeding_loop(cx: &mut LowerCx, op: Op) -> Result<()> {
     let results = &cx.kernel.ops[op].results;
     let counted: Vec<Value> = results.iter().copied().filter(|v| cx.used.contains(*v)).collect();
@@ -221,9 +221,9 @@ fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
         cx.bind_scalar(index, at);
         bind_all(cx, carries, carries, carried)?;
         cx.lower_ops(*body)?;
-        Ok(take_all_apart(cx, yields, carries)?.into_iter().map(|r| r.0).collect())
+        Ok(flatten_all(cx, yields, carries)?.into_iter().map(|r| r.0).collect())
     };
-    let parts = take_all_apart(cx, inits, carries)?;
+    let parts = flatten_all(cx, inits, carries)?;
     let mut now: Vec<S> = parts.iter().map(|p| p.0).collect();
     let looped_end = if rest == 0 {
         upper
@@ -261,13 +261,13 @@ fn lower_for(cx: &mut LowerCx, op: Op) -> Result<()> {
 fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Region) -> Result<()> {
     let kernel = cx.kernel;
     let (cond_params, body_params) = (&kernel.regions[cond].params, &kernel.regions[body].params);
-    let parts = take_all_apart(cx, inits, body_params)?;
+    let parts = flatten_all(cx, inits, body_params)?;
     let state = carried(cx, body_params, &parts)?;
     let out = cx.while_loop(
         &state,
         |cx, now| {
             bind_all(cx, cond_params, body_params, now)?;
-            // It may never end if others of its block, or who it polls, are gone.
+            // It may never end if others of its block, or those that it polls, are gone.
             if cx.polling.loops.contains(op) {
                 give_up::leave_if_any(cx);
             } else {
@@ -279,7 +279,7 @@ fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Re
         |cx, now| {
             bind_all(cx, body_params, body_params, now)?;
             cx.lower_ops(body)?;
-            let next = take_all_apart(cx, &kernel.regions[body].results, body_params)?;
+            let next = flatten_all(cx, &kernel.regions[body].results, body_params)?;
             Ok(next.into_iter().map(|r| r.0).collect())
         },
     )?;
@@ -287,7 +287,7 @@ fn lower_while(cx: &mut LowerCx, op: Op, inits: &[Value], cond: Region, body: Re
     bind_all(cx, &kernel.ops[op].results, body_params, &out)
 }
 
-/// What whoever ended the wait of a polling loop did before is seen behind it: relaxed looks, then one fence of their scope.
+/// What happened before the store that ends a polling loop happens before what follows the loop: relaxed looks, then one fence of their scope.
 /// A barrier's phase is acquired by the look itself.
 fn acquire_after_poll(cx: &mut LowerCx, op: Op) {
     let scope = match cx.polling.reach(cx.kernel, op) {
@@ -352,7 +352,7 @@ fn classes_uniform(cx: &LowerCx, results: &[Value]) -> Result<Vec<Uniform>> {
 fn lower_arm(cx: &mut LowerCx, arm: Region, results: &[Value]) -> Result<Vec<S>> {
     cx.lower_ops(arm)?;
     let yields = &cx.kernel.regions[arm].results;
-    Ok(take_all_apart(cx, yields, results)?.into_iter().map(|r| r.0).collect())
+    Ok(flatten_all(cx, yields, results)?.into_iter().map(|r| r.0).collect())
 }
 
 fn lower_arms(
@@ -400,7 +400,7 @@ pub fn lower_scope(cx: &mut LowerCx, op: Op, _allocs: &[Alloc], _collective: boo
     Ok(())
 }
 
-/// The same code in each of the four warps, which run apart.
+/// The same code in each of the four warps, which diverge.
 pub fn lower_warp_map(cx: &mut LowerCx, op: Op, inits: &[Value], body: Region) -> Result<()> {
     let kernel = cx.kernel;
     for (p, v) in kernel.regions[body].params.iter().zip(inits) {

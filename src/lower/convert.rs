@@ -252,7 +252,7 @@ pub fn fp8_pair(b: &mut Builder, to: DType, low: S, high: S) -> S {
     word
 }
 
-/// A narrow float that the machine does not know: sign, exponent and mantissa bits.
+/// A narrow float that the machine does not have: sign, exponent and mantissa bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Small {
     exponent: u32,

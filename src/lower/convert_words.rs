@@ -1,7 +1,7 @@
 //! Conversions of arrays on whole register words, with the bits of [`super::convert::convert`] of each element.
 //!
 //! Small integers become floats without the conversion unit (16 lanes a clock and multiprocessor, the arithmetic units: 64 and
-//! more; CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions"): `prmt` or `lop3` puts an integer's bits
+//! more; CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions"): `prmt` or `lop3` inserts an integer's bits
 //! below an exponent whose last place is worth one, and a subtraction takes away what that exponent stands for. All of it is
 //! exact, and zero comes out positive, as x − x does. Four bits have sixteen values: where that is shorter, `prmt` looks them up.
 use super::convert::fp8_pair;
@@ -183,7 +183,7 @@ fn unsigned(b: &mut Builder, x: &ArrayRegs, signs: u32, bias: f32) -> (ArrayRegs
     (x, bias)
 }
 
-/// Unsigned integers of 8 or 16 bits, less `bias`, as f32. `selector` puts one below the exponent of 2^23.
+/// Unsigned integers of 8 or 16 bits, less `bias`, as f32. `selector` inserts one below the exponent of 2^23.
 fn below_exponent(b: &mut Builder, x: &ArrayRegs, selector: impl Fn(u32) -> u32, bias: f32) -> Vec<S> {
     places(x, 1)
         .map(|(word, i)| {
@@ -239,7 +239,7 @@ fn integers_to_halves(b: &mut Builder, x: &ArrayRegs, to: DType) -> Vec<S> {
     }
 }
 
-/// What `f` makes of each pair of bytes, put below the byte `exponent` of a half each.
+/// What `f` makes of each pair of bytes, inserted below the byte `exponent` of a half each.
 fn pairs_of_bytes(b: &mut Builder, x: &ArrayRegs, exponent: u32, f: impl Fn(&mut Builder, S) -> S) -> Vec<S> {
     places(x, 2)
         .map(|(word, i)| {
@@ -348,7 +348,7 @@ fn looked_up(b: &mut Builder, x: &ArrayRegs, to: DType) -> Option<Vec<S>> {
     Some(words)
 }
 
-/// Four entries of a table: of its halves that which the numbers' highest bits say.
+/// Four entries of a table: of its halves the one that the numbers' highest bits select.
 fn table(b: &mut Builder, entries: [u8; 16], index: S, signs: impl FnOnce(&mut Builder) -> S) -> S {
     let word = |at: usize| Src::u32(u32::from_le_bytes([0, 1, 2, 3].map(|i| entries[at + i])));
     let half = |b: &mut Builder, at: usize| b.prmt_by(word(at), word(at + 4), index);

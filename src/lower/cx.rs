@@ -42,7 +42,7 @@ pub struct LowerCx<'a> {
     pub b: Builder,
     /// What each kernel value is in registers.
     pub env: SecondaryMap<ir::Value, Option<Lowered>>,
-    /// Who executes what is being lowered: a warpgroup or a warp.
+    /// The executor of what is being lowered: a warpgroup or a warp.
     pub group: Group,
     /// Within a feeding loop: for which warps of the warpgroup it is being lowered.
     pub feeding: Option<FeedingPart>,
@@ -52,13 +52,13 @@ pub struct LowerCx<'a> {
     /// Whether blocks of a cluster see what others of it have stored: in device memory that the kernel writes, too, or in shared memory.
     pub shares_stores: bool,
     /// Barriers at which other blocks of the cluster arrive, or stores of theirs complete.
-    pub told_by_peers: SecondaryMap<ir::Alloc, bool>,
+    pub signalled_by_peers: SecondaryMap<ir::Alloc, bool>,
     /// Whether waits look all the time ([`ir::intensity::Limit`]).
     pub waits_poll: bool,
     /// What it has if its waits have a limit, and whether warps may leave yet.
     pub limit: Option<Limit>,
     pub may_leave: bool,
-    /// Who records when ranges begin and end, if the kernel has a profile.
+    /// The threads that record when ranges begin and end, if the kernel has a profile.
     pub profile: Option<ir::profile::Profile>,
     /// Values that some op or region uses.
     pub used: EntitySet<ir::Value>,
@@ -117,7 +117,7 @@ impl<'a> LowerCx<'a> {
             entry: Entry::default(),
             mesh: Mesh::default(),
             shares_stores: shares_stores(kernel),
-            told_by_peers: told_by_peers(kernel),
+            signalled_by_peers: signalled_by_peers(kernel),
             waits_poll: ir::intensity::limit(kernel) == ir::intensity::Limit::TensorCores,
             limit: None,
             may_leave: false,
@@ -142,7 +142,7 @@ impl<'a> LowerCx<'a> {
         self.env[v] = Some(x);
     }
     pub fn bind_scalar(&mut self, v: ir::Value, x: S) {
-        // What the kernel IR knows of an index spares the signed forms of divisions and remainders.
+        // What the kernel IR proves of an index spares the signed forms of divisions and remainders.
         let facts = self.kernel.facts(v);
         let integer = self.kernel.ty(v).dtype().is_int();
         if integer && facts.within(0, i32::MAX - 1) {
@@ -242,7 +242,7 @@ impl<'a> LowerCx<'a> {
         self.extra.get((u32::MAX - id.0) as usize).copied()
     }
 
-    /// An integer scalar in 32 bits (facts say that it fits).
+    /// An integer scalar in 32 bits (facts prove that it fits).
     pub fn index32(&mut self, v: ir::Value) -> Result<S> {
         let s = self.scalar(v)?;
         Ok(match scalar_class(self.kernel.ty(v).dtype()) {
@@ -383,8 +383,8 @@ impl<'a> LowerCx<'a> {
             .map(|_| ())
     }
 
-    /// A `while` loop. `cond` sees the carried values and says whether to go on, `body` gives the next ones. `uniform`: over what
-    /// the carried values are known to be equal.
+    /// A `while` loop. `cond` sees the carried values and decides whether to go on, `body` gives the next ones. `uniform`: over what
+    /// the carried values are provably equal.
     pub fn while_loop(
         &mut self,
         carried: &[Carried],
@@ -506,7 +506,7 @@ impl<'a> LowerCx<'a> {
         }
     }
     /// True in the executing group's first warp. Branches on one thread are kept out of loops that poll: ptxas 13.0 threads such
-    /// a branch through the loop and executes the `shfl.sync` behind it with the warp still apart (a hang on an H200).
+    /// a branch through the loop and executes the `shfl.sync` behind it with the warp still divergent (a hang on an H200).
     pub fn is_leading_warp(&mut self) -> S {
         match self.group {
             Group::Warp => Src::Imm(1),
@@ -527,7 +527,7 @@ impl<'a> LowerCx<'a> {
             self.b.special(SpecialReg32::ClusterCtarank).into()
         }
     }
-    /// How far two blocks are apart in their cluster that are neighbours on an axis: row-major, the last axis is CUDA's x.
+    /// The distance in a cluster of two blocks that are neighbours on an axis: row-major, the last axis is CUDA's x.
     pub fn cluster_stride(&self, axis: ir::Axis) -> Result<u32> {
         let cluster = &self.kernel.cluster;
         let at = cluster.iter().position(|a| *a == axis);
@@ -725,10 +725,10 @@ impl<'a> LowerCx<'a> {
         v
     }
 
-    /// The address of a row that says what each device adds to a told buffer's address.
-    pub fn row_pointer(&mut self, told: u32) -> V {
+    /// The address of a row of what each device adds to the address of an exchanged buffer.
+    pub fn row_pointer(&mut self, buffer: u32) -> V {
         let p = ParamRef(self.entry.params.len() as u32);
-        self.entry.params.push(EntryParam::Row { told });
+        self.entry.params.push(EntryParam::Row { told: buffer });
         self.b.param(p)
     }
 
@@ -806,17 +806,17 @@ fn check_least_live(kernel: &Kernel, ssa: &Ssa) -> Result<()> {
     size::check_live(kernel, least.listed, most, least.loc)
 }
 
-fn told_by_peers(kernel: &Kernel) -> SecondaryMap<ir::Alloc, bool> {
-    let mut told = SecondaryMap::new();
+fn signalled_by_peers(kernel: &Kernel) -> SecondaryMap<ir::Alloc, bool> {
+    let mut signalled = SecondaryMap::new();
     for (alloc, data) in kernel.allocs.iter() {
-        told[alloc] = matches!(data.kind, ir::AllocKind::Barrier { cluster: Some(_), .. });
+        signalled[alloc] = matches!(data.kind, ir::AllocKind::Barrier { cluster: Some(_), .. });
     }
     kernel.for_each_op(&mut |op| {
         ir::visit::for_each_ref(&kernel.ops[op].kind, &mut |r| {
-            told[r.alloc] |= r.elem == ir::Elem::Barrier && r.place != ir::Place::Here;
+            signalled[r.alloc] |= r.elem == ir::Elem::Barrier && r.place != ir::Place::Here;
         });
     });
-    told
+    signalled
 }
 
 /// Whether blocks read what others of their cluster have stored, or store in their memory: arrivals have to release that, and waits to acquire

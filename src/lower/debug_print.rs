@@ -1,6 +1,6 @@
 //! Prints, and checks that fail: a record in memory that the host reads when the kernel has ended ([`Printer`]).
 //!
-//! A record has the words of its values as they lie in registers. Who reads it knows each print's layouts ([`PrintSite`]), so that no
+//! A record has the words of its values as they lie in registers. Its reader has each print's layouts ([`PrintSite`]), so that no
 //! value is moved between lanes for it. Scalars, and arrays of which each thread has all, are written by one warp, each word by all of its
 //! lanes alike; of other arrays each warp writes a record with its part.
 use super::cx::LowerCx;
@@ -108,8 +108,8 @@ pub fn lower_debug_print(cx: &mut LowerCx, op: Op, format: &str, args: &[Value],
     let (id, whole) = (cx.entry.prints.len() as u32, !site.in_parts);
     cx.entry.prints.push(site.clone());
     if whole {
-        let leads = cx.is_leading_warp();
-        return cx.if_then(leads, |cx| {
+        let is_leader = cx.is_leading_warp();
+        return cx.if_then(is_leader, |cx| {
             record(cx, id, &site, &values)?;
             fail(cx, then);
             Ok(())
@@ -124,7 +124,7 @@ pub fn lower_debug_print(cx: &mut LowerCx, op: Op, format: &str, args: &[Value],
     Ok(())
 }
 
-/// Ends the kernel if it is to fail, when the host can see what it said.
+/// Ends the kernel if it is to fail, when the host can see what it printed.
 fn fail(cx: &mut LowerCx, then: AfterPrint) {
     match then {
         AfterPrint::GoesOn => {}

@@ -1,10 +1,10 @@
-//! Products of arrays, as [`crate::layout::dot`] plans them: slices of the operands go to scratch, and everybody reads what it needs.
+//! Products of arrays, as [`crate::layout::dot`] plans them: slices of the operands go to scratch, and each thread reads what it needs.
 //!
 //! Tensor cores: `mma.sync`, 32 bytes of K an instruction, with `ldmatrix` for both operands; a lane's words of a fragment are the words
 //! that `ldmatrix` gives it, whatever the type (PTX ISA, "Matrix Fragments for mma.m16n8k16", "…k8", "…k32"). Else each thread loads
 //! 16 bytes of K of its rows, and multiplies and adds.
 //!
-//! What pads K is stored as zeros. Rows and columns that pad M and N hold what was there before: it ends in results that nobody has.
+//! What pads K is stored as zeros. Rows and columns that pad M and N hold what was there before: it ends in results that are not kept.
 use super::cx::{Carried, LowerCx};
 use super::emit::{S, V};
 use super::memory::{self, Target};
@@ -209,8 +209,8 @@ impl Product<'_> {
         }
         let mut overlaps = false;
         for (staged, free) in [(&plan.a, plan.tiling.padded[1]), (&plan.b, plan.tiling.padded[2])] {
-            // Runs of 16-byte chunks: how many, how long, how far apart, and where the first is.
-            let (runs, chunks, apart, first) = match staged.minor {
+            // Runs of 16-byte chunks: how many, how long, their stride, and where the first is.
+            let (runs, chunks, stride, first) = match staged.minor {
                 Minor::K => {
                     overlaps = true;
                     let last = end - plan.step;
@@ -230,7 +230,7 @@ impl Product<'_> {
                     cx.b.setp(Compare::Lt, CompareType::U32, at, Src::u32((runs * chunks) as u32));
                 let run = cx.b.div(IntType::U32, at, Src::u32(chunks as u32));
                 let chunk = cx.b.rem(IntType::U32, at, Src::u32(chunks as u32));
-                let offset = cx.b.mul(IntType::U32, run, Src::u32(apart as u32));
+                let offset = cx.b.mul(IntType::U32, run, Src::u32(stride as u32));
                 let offset = cx.b.mad(IntType::U32, chunk, Src::u32(16), offset);
                 let at = cx.b.add(IntType::U32, scratch, offset);
                 let addr = cx.b.addr(at, (staged.start + first) as i32);
@@ -461,10 +461,10 @@ impl Product<'_> {
     fn multiply_add(&self, cx: &mut LowerCx, bases: [S; 2], offsets: [i32; 2], sums: &mut [S]) -> Result<()> {
         let plan = self.plan;
         let [_, tm, tn] = plan.tiling.tiles;
-        let apart = [1, 2].map(|d| plan.tiling.padded[d] / plan.tiling.tiles[d]);
+        let stride = [1, 2].map(|d| plan.tiling.padded[d] / plan.tiling.tiles[d]);
         let vector = |cx: &mut LowerCx, i: usize, at: u64| {
             let staged = [&plan.a, &plan.b][i];
-            let offset = offsets[i] + (at * apart[i] * staged.row) as i32;
+            let offset = offsets[i] + (at * stride[i] * staged.row) as i32;
             let addr = cx.b.addr(bases[i], offset);
             let ty = if self.element() == 8 {
                 MemType::B64

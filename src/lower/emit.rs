@@ -1,4 +1,4 @@
-//! What lowering says often, on top of [`Builder`].
+//! Frequent sequences of instructions, on top of [`Builder`].
 use crate::ptx::build::{Builder, Operand};
 use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;

@@ -1,15 +1,15 @@
 //! Several devices: which one this is, and where the others' buffers are.
 //!
 //! A kernel that names memory of other devices begins with an exchange through the block of device memory that
-//! [`Exchange`] describes. Every block of the grid takes a ticket; tickets count launches, so that a launch knows its *epoch*
-//! whoever started it, a replayed graph as well. The block with a launch's first ticket, whichever it is, stores this device's
+//! [`Exchange`] describes. Every block of the grid takes a ticket; tickets count launches, so that a launch has its *epoch*
+//! however it was started, by a replayed graph as well. The block with a launch's first ticket, whichever it is, stores this device's
 //! addresses in every device's memory, each word with the epoch below; every block waits until the words of all
-//! devices are there. So a kernel knows that its peers have begun, what XLA did before on their streams included, and where
-//! their buffers are in this execution. Two messages by parity of the epoch are enough: who writes those of epoch e + 2 has seen
-//! all of epoch e + 1, which nobody sends who still reads those of epoch e.
+//! devices are there. So a kernel is ordered behind its peers' beginning, what XLA did before on their streams included, and has where
+//! their buffers are in this execution. Two messages by parity of the epoch are enough: a device that writes those of epoch e + 2 has seen
+//! all of epoch e + 1, which no device sends while it reads those of epoch e.
 //!
-//! Addresses are told as the device that reads them has them: where it is in another process, which mapped the buffer elsewhere, the host
-//! says by a row of differences for each buffer.
+//! Addresses are sent as the device that reads them has them: where it is in another process, which mapped the buffer elsewhere, the host
+//! gives a row of differences for each buffer.
 //!
 //! The first block also sets the addresses in tensor maps over peers' buffers, if they have moved since the last launch, and
 //! zeroes the semaphores of the next one: those of this epoch are zero since the last, whose signals are all over.
@@ -29,11 +29,11 @@ use crate::ptx::ssa::{Uniform, Value as PtxValue};
 /// Semaphores of more bytes are zeroed by XLA.
 const MOST_SEMAPHORES: u64 = 1 << 16;
 
-/// What a kernel of several devices knows of them.
+/// What a kernel of several devices has of them.
 #[derive(Default)]
 pub struct Mesh {
     pub launch: Option<MeshUse>,
-    /// Tensor maps over buffers of all devices; `buffer` is one that is told.
+    /// Tensor maps over buffers of all devices; `buffer` is an exchanged one.
     pub maps: Vec<TensorMapSpec>,
     /// Semaphores in the exchange's block, and their offsets there.
     pub semaphores: Vec<(Alloc, u64)>,
@@ -49,19 +49,19 @@ pub fn keeps_semaphores(kernel: &Kernel, bytes: u64) -> bool {
     bytes <= MOST_SEMAPHORES && kernel.talks()
 }
 
-/// What the kernel needs to know of its devices.
+/// What the kernel needs of its devices.
 pub fn find_use(cx: &mut LowerCx) -> Result<()> {
     let kernel = cx.kernel;
     let devices = kernel.devices();
     let buffers = (kernel.params.len() + cx.entry.scratch.len()) as u32;
-    let mut told: Vec<u32> = vec![];
+    let mut exchanged: Vec<u32> = vec![];
     let mut maps: Vec<TensorMapSpec> = vec![];
-    let mut asks = false;
+    let mut needs_position = false;
     kernel.try_for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
         if let OpKind::AxisIndex { axis } = kind {
             let axis = &kernel.axes[*axis];
-            asks |= matches!(axis.kind, AxisKind::DeviceMesh(_)) && axis.size > 1;
+            needs_position |= matches!(axis.kind, AxisKind::DeviceMesh(_)) && axis.size > 1;
         }
         let mut of_peers = vec![];
         visit::for_each_ref(kind, &mut |r| {
@@ -71,8 +71,8 @@ pub fn find_use(cx: &mut LowerCx) -> Result<()> {
         });
         for r in &of_peers {
             let buffer = cx.buffer_of(r.alloc)?;
-            if !told.contains(&buffer) {
-                told.push(buffer);
+            if !exchanged.contains(&buffer) {
+                exchanged.push(buffer);
             }
             if let Some(copy) = cx.accesses.copies.get(&op).and_then(Option::as_ref)
                 && let CopyPlan::Tensor(plan) = &copy.plan
@@ -85,14 +85,14 @@ pub fn find_use(cx: &mut LowerCx) -> Result<()> {
         }
         Ok::<(), Error>(())
     })?;
-    if told.is_empty() && !asks {
+    if exchanged.is_empty() && !needs_position {
         return Ok(());
     }
-    if !cx.mesh.semaphores.is_empty() && !told.contains(&(buffers + 1)) {
+    if !cx.mesh.semaphores.is_empty() && !exchanged.contains(&(buffers + 1)) {
         // Every device looks there where its own are.
-        told.push(buffers + 1);
+        exchanged.push(buffers + 1);
     }
-    told.sort_unstable();
+    exchanged.sort_unstable();
     let blocks = cx.blocks();
     let ends = cx.mesh.semaphores.iter();
     let ends = ends.map(|(alloc, at)| at + semaphore::scratch_bytes(kernel, *alloc, blocks));
@@ -100,7 +100,7 @@ pub fn find_use(cx: &mut LowerCx) -> Result<()> {
     let exchange = kernel.talks().then(|| Exchange {
         buffer: buffers + 1,
         devices,
-        told,
+        told: exchanged,
         map_count: maps.len() as u32,
         semaphore_bytes: semaphore_bytes.next_multiple_of(16),
     });
@@ -120,7 +120,7 @@ pub fn position(cx: &mut LowerCx) -> Result<S> {
         .ok_or_else(|| Error::internal("a device's position before it is loaded").at(cx.b.loc()))
 }
 
-/// Finds out which device this is, and tells the others of it.
+/// Finds this device's position, and sends its addresses to the others.
 pub fn prologue(cx: &mut LowerCx) -> Result<()> {
     let Some(mesh) = cx.mesh.launch.clone() else {
         return Ok(());
@@ -139,7 +139,7 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
     let block = cx.buffer_pointer(exchange.buffer);
     let warp = cx.b.warp();
     let first = cx.b.setp(Compare::Eq, CompareType::U32, warp, Src::u32(0));
-    cx.if_then(first, |cx| tell(cx, &exchange, block, position))?;
+    cx.if_then(first, |cx| exchange_addresses(cx, &exchange, block, position))?;
     cx.sync(Group::Block);
     for map in 0..exchange.map_count {
         for device in 0..exchange.devices {
@@ -151,18 +151,18 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
         }
     }
     if exchange.semaphore_bytes > 0 {
-        let own = told_address(cx, &exchange, position, exchange.buffer)?;
+        let own = peer_address(cx, &exchange, position, exchange.buffer)?;
         cx.mesh.own_semaphores = Some(own);
     }
     Ok(())
 }
 
-/// One warp of each block: tells, if this is the first block of the launch, waits for everybody's message, and leaves what it says in
+/// One warp of each block: sends, if this is the first block of the launch, waits for every device's message, and leaves it in
 /// shared memory.
-fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<()> {
+fn exchange_addresses(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<()> {
     let lane = cx.b.lane();
     let groups = exchange.devices.div_ceil(32);
-    // What a device of each lane is called, and where its block is: asked for before the ticket, which takes as long.
+    // The device of each lane and its block: loaded before the ticket, which takes as long.
     let mut theirs = vec![];
     for group in 0..groups {
         let device = cx.b.add(IntType::U32, lane, Src::u32(32 * group));
@@ -172,8 +172,8 @@ fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<
     }
     // Where other processes have mapped this device's buffers, by the same devices.
     let mut elsewhere = vec![];
-    for told in 0..exchange.told.len() as u32 {
-        let row = cx.row_pointer(told);
+    for buffer in 0..exchange.told.len() as u32 {
+        let row = cx.row_pointer(buffer);
         let mut deltas = vec![];
         for (device, _) in &theirs {
             let there = cx.b.min(IntType::U32, *device, Src::u32(exchange.devices - 1));
@@ -259,7 +259,7 @@ fn tell(cx: &mut LowerCx, exchange: &Exchange, block: V, position: S) -> Result<
     Ok(())
 }
 
-/// A word of this epoch. Where waits have a limit, `awaited` and `detail` say whose it is if it does not come.
+/// A word of this epoch. Where waits have a limit, `awaited` and `detail` name the sender if it does not come.
 fn wait_tagged(cx: &mut LowerCx, scope: Scope, addr: Addr<V>, tag: S, awaited: Awaited, detail: S) -> Result<V> {
     let d = PtxValue::NEW;
     let Some(limit) = cx.limit else {
@@ -290,7 +290,7 @@ fn set_maps(
 ) -> Result<()> {
     let maps = cx.mesh.maps.clone();
     let each = exchange.message_bytes() as u32;
-    // The other parity's messages, which say where buffers were: a word that is not of the last epoch says that time has gone on.
+    // The other parity's messages, of where buffers were: a word that is not of the last epoch is of a later launch.
     let other = cx.b.xor(LogicType::B32, parity, Src::u32(1));
     let (messages, bytes) = (exchange.messages() as u32, exchange.parity_bytes() as u32);
     let other = cx.b.mad(IntType::U32, other, Src::u32(bytes), Src::u32(messages));
@@ -300,7 +300,7 @@ fn set_maps(
     for (device, _) in devices {
         let there = cx.b.min(IntType::U32, *device, Src::u32(exchange.devices - 1));
         for map in &maps {
-            let i = told_index(exchange, map.buffer)?;
+            let i = exchanged_index(exchange, map.buffer)?;
             let now = behind(cx, here, there, each, 8 * i as u64);
             let then = behind(cx, before, there, each, 8 * i as u64);
             let now = load_relaxed64(cx, now);
@@ -329,7 +329,7 @@ fn set_maps(
             for (device, _) in devices {
                 where_device(cx, exchange, *device, |cx| {
                     for (k, map) in (0..).zip(&maps) {
-                        let start = told_address(cx, exchange, *device, map.buffer)?;
+                        let start = peer_address(cx, exchange, *device, map.buffer)?;
                         let start = cx.b.add(IntType::U64, start, Src::Imm(map.byte_offset));
                         let addr = behind(cx, block.into(), *device, 128, exchange.map(k, 0));
                         cx.b.inst(Inst::ReplaceMapAddress { addr, new: start });
@@ -342,8 +342,8 @@ fn set_maps(
         })?;
         cx.b.inst(Inst::BarWarp { mask: ALL_LANES });
         let lane = cx.b.lane();
-        let leads = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
-        cx.if_then(leads, |cx| {
+        let is_leader = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
+        cx.if_then(is_leader, |cx| {
             let tag = cx.b.widen(tag, false);
             store64(cx, StoreSem::ReleaseGpu, Space::Global, at, tag);
             Ok(())
@@ -396,11 +396,11 @@ fn zero_semaphores(cx: &mut LowerCx, exchange: &Exchange, block: V, lane: V, par
 
 /// The launch's epoch (its low 32 bits, from 1 on), and whether this block is the first of it: uniform over the warp.
 ///
-/// Tickets of a launch are rounded up to a power of two, by whoever takes the last: no division.
+/// Tickets of a launch are rounded up to a power of two, by the thread that takes the last: no division.
 fn take_ticket(cx: &mut LowerCx, block: V, lane: V) -> Result<(S, S)> {
     let blocks = cx.blocks();
     let rounded = blocks.next_power_of_two();
-    let leads = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
+    let is_leader = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
     let addr = cx.b.addr(block, Exchange::TICKETS as i32);
     let add = |cx: &mut LowerCx, n: u64| {
         cx.b.inst(Inst::Atom {
@@ -415,7 +415,7 @@ fn take_ticket(cx: &mut LowerCx, block: V, lane: V) -> Result<(S, S)> {
         })[0]
     };
     let ticket = cx.if_else(
-        leads,
+        is_leader,
         &[Class::B64],
         |cx| {
             let ticket = add(cx, 1);
@@ -497,15 +497,15 @@ fn store64(cx: &mut LowerCx, sem: StoreSem, space: Space, addr: Addr<V>, a: S) {
     });
 }
 
-fn told_index(exchange: &Exchange, buffer: u32) -> Result<usize> {
+fn exchanged_index(exchange: &Exchange, buffer: u32) -> Result<usize> {
     let place = exchange.told.iter().position(|b| *b == buffer);
-    place.ok_or_else(|| Error::internal("a peer's buffer that nobody tells of"))
+    place.ok_or_else(|| Error::internal("a peer's buffer that is not exchanged"))
 }
 
 /// A device's address of a buffer, from the table.
-fn told_address(cx: &mut LowerCx, exchange: &Exchange, device: S, buffer: u32) -> Result<V> {
+fn peer_address(cx: &mut LowerCx, exchange: &Exchange, device: S, buffer: u32) -> Result<V> {
     let (base, place) = cx.mesh.table.ok_or_else(|| Error::internal("no table of addresses"))?;
-    let i = told_index(exchange, buffer)?;
+    let i = exchanged_index(exchange, buffer)?;
     let slot =
         cx.b.mad(IntType::U32, device, Src::u32(exchange.message_bytes() as u32), base);
     let addr = cx.b.addr(slot, place + 8 * i as i32);
@@ -526,7 +526,7 @@ pub fn buffer_start(cx: &mut LowerCx, r: &RefUse) -> Result<S> {
         Place::Peer { device } => {
             let device = checked_device(cx, device)?;
             let exchange = the_exchange(cx)?;
-            told_address(cx, &exchange, device, buffer)?.into()
+            peer_address(cx, &exchange, device, buffer)?.into()
         }
         Place::Here | Place::Cluster { .. } | Place::Multicast { .. } => match (within, cx.mesh.own_semaphores) {
             (Some(_), Some(own)) => own.into(),

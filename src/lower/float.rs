@@ -1,11 +1,11 @@
 //! Element-wise functions of floats, on scalars as [`super::value::Lowered::Scalar`] keeps them.
 //!
 //! f32 and f64 are computed as they are; f16 and bf16 add, subtract, multiply and compare as they are; everything else goes through
-//! f32 and is rounded once (whose 24 bits make the double rounding of a quotient or root innocuous).
+//! f32 and is rounded once (its 24 bits make the double rounding of a quotient or root innocuous).
 //!
 //! **Division of f32** is `div.full`, within 2 ulp, as everywhere in a JAX program on a GPU: XLA compiles with
 //! `-nvptx-prec-divf32=1`, so that an expression has one value in a kernel and outside. Division by a constant multiplies by its
-//! correctly rounded reciprocal, as XLA's algebraic simplifier and ptxas make of it. `precise_division` asks for
+//! correctly rounded reciprocal, as XLA's algebraic simplifier and ptxas make of it. `precise_division` selects
 //! `div.rn`, NumPy's quotient. Normal quotients of f16 and bf16 are correctly rounded either way (checked over all pairs of
 //! significands; of subnormal f16 ones some 30 in a million are not: ties).
 use super::convert;

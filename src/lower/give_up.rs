@@ -1,21 +1,23 @@
 //! How a kernel ends whose waits have a limit (`CompilerParams.wait_timeout_ns`), when one of them takes longer: without a trap, which
 //! would end the context and all that the process has on the GPU.
 //!
-//! * **Who gives up** leaves what it waited for, and where, in a word of the launch ([`Awaited`]), if that is zero, and sets its block's flag,
-//!   a word of shared memory. The host looks at the launch's word when the kernel has ended.
-//! * **Who looks.** A warp looks at its block's flag behind every wait that has a limit, behind every barrier of its warpgroup or block, and in
+//! * **A warp that gives up** leaves what it waited for, and where, in a word of the launch ([`Awaited`]), if that is zero, and sets its
+//!   block's flag, a word of shared memory. The host looks at the launch's word when the kernel has ended.
+//! * **Polls.** A warp looks at its block's flag behind every wait that has a limit, behind every barrier of its warpgroup or block, and in
 //!   every turn of waiting for an mbarrier. If it is set, the warp *leaves*. Blocks that begin, and loops that poll, look at the
 //!   launch's word: what they would wait for may be gone. The other waits of other blocks end by their own limits.
-//! * **Who leaves arrives**, once, at the barrier of its warpgroup and at the block's, for no count of theirs forgives a warp that is missing.
-//!   Each phase gets its count: of the warps that synchronise there, each does or has left, and who leaves arrives in the first phase that it
-//!   does not synchronise in, which is the one that the others are in or come to (it has passed the one before, so that all had
-//!   arrived there). The flag was set before, so that all who pass that phase see it and leave: nobody comes to the phase behind it, where
-//!   their arrivals lie. No other barriers have counts: texts of inline PTX with barriers of their own are refused (`inline/check.rs`).
-//! * **Where they leave to.** All warps of a block meet at the end, those that leave and those that have ended, on an mbarrier of their own,
-//!   and then all of a cluster. So no block is gone while another arrives on its mbarriers or copies to its memory. Before, each warp waits for the products and bulk stores that it has issued. Warps that
-//!   wait for registers (`setmaxnreg.inc`) get those of who leaves.
-//! * **Loads in flight** to the block's shared memory complete on mbarriers for which nobody waits any more. They wait for nobody: a block that
-//!   has given up stays for [`LINGER`], when nobody issues any more.
+//! * **A warp that leaves arrives**, once, at the barrier of its warpgroup and at the block's, for their counts include every warp.
+//!   Each phase gets its count: of the warps that synchronise there, each does or has left, and one that leaves arrives
+//!   in the first phase that it does not synchronise in, which is the one that the others are in or come to (it has passed the one
+//!   before, so that all had arrived there). The flag was set before, so that all that pass that phase see it and leave: none comes to
+//!   the phase behind it, where their arrivals lie. No other barriers have counts: texts of inline PTX with barriers of their own are
+//!   refused (`inline/check.rs`).
+//! * **Exit.** All warps of a block pass a barrier at the end, those that leave and those that have ended, on an mbarrier of their own,
+//!   and then all of a cluster. So no block is gone while another arrives on its mbarriers or copies to its memory. Before, each warp
+//!   waits for the products and bulk stores that it has issued. Warps that wait for registers (`setmaxnreg.inc`) get those of a warp
+//!   that leaves.
+//! * **Loads in flight** to the block's shared memory complete on mbarriers for which no thread waits any more. They are not waited for: a block that
+//!   has given up stays for [`LINGER`], when nothing is issued any more.
 //!
 //! A kernel without a limit has nothing of all this.
 use super::cx::LowerCx;
@@ -27,7 +29,7 @@ use crate::ptx::launch::{Awaited, GaveUp};
 use crate::ptx::modifier::{Drain, EndsWith, LeftRegisters, LogicType};
 use crate::ptx::operand::Src;
 
-/// What a kernel has whose waits have a limit.
+/// What a kernel has for waits with a limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// How long a wait may last.

@@ -25,7 +25,7 @@ pub fn lower_inline_ptx(
     let results = cx.kernel.ops[op].results.clone();
     let interface = inline::check::interface(cx.kernel, op)?;
     let num_results = inline::check::num_results(cx.kernel, op, code);
-    // What runs once for a warpgroup (`inline_mgpu`) meets at the warpgroup's own.
+    // What runs once for a warpgroup (`inline_mgpu`) has the warpgroup's own barrier.
     let barriers = match &code.whole {
         Some(whole) if !whole.in_words => (0, 15),
         Some(_) | None => (cx.kernel.num_warpgroups + 1, 15),
@@ -114,7 +114,7 @@ pub fn lower_inline_ptx(
     Ok(())
 }
 
-/// One lane of the group runs it, when all have come, and tells the others.
+/// One lane of the group runs it, behind a barrier, and broadcasts its results.
 fn by_one_lane(
     cx: &mut LowerCx,
     code: &InlinePtx,
@@ -151,8 +151,8 @@ fn by_one_lane(
         |_| Ok(vec![Src::Imm(0); classes.len()]),
     )?;
     for ((v, class), x) in results.iter().zip(classes).zip(made) {
-        let told = memory::broadcast_leader(cx, class, x)?;
-        cx.bind_scalar(*v, told);
+        let broadcast = memory::broadcast_leader(cx, class, x)?;
+        cx.bind_scalar(*v, broadcast);
     }
     Ok(())
 }

@@ -162,7 +162,7 @@ fn shift_amount(b: &mut Builder, dtype: DType, amount: S) -> S {
     }
 }
 
-/// The quotient of a division whose divisor the machine likes: 1 where it is 0 or, of signed types, −1.
+/// The quotient: the machine divides by 1 where the divisor is 0 or, of signed types, −1, and the result is selected.
 fn divide(b: &mut Builder, dtype: DType, x: S, y: S) -> S {
     let (ty, class) = (int_type(dtype), int_type(dtype).slot().class);
     let zero = b.setp(Compare::Eq, ty.as_compare(), y, Src::Imm(0));

@@ -24,7 +24,7 @@ pub struct Lowered {
 
 /// Lowers a normalised kernel whose layouts, allocations and accesses are decided.
 ///
-/// What it prints is for who reads its records. Errors: too much code, or more values at once than a thread holds; else only Internal.
+/// What it prints is for the reader of its records. Errors: too much code, or more values at once than a thread holds; else only Internal.
 pub fn run(
     kernel: &Kernel,
     assignment: &Assignment,

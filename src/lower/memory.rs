@@ -40,9 +40,9 @@ pub struct Target {
     pub sem: LoadSem,
     /// Which other accesses may touch the same bytes.
     tag: MemTag,
-    /// The barrier of a peer, beside the memory, that is told of bytes which are stored (`st.async`), and what is done with those
+    /// The barrier of a peer, beside the memory, that counts the bytes which are stored (`st.async`), and what is done with those
     /// that are there (`red.async`).
-    told: Option<(Addr<V>, Option<(RedOp, AtomType)>)>,
+    completes_on: Option<(Addr<V>, Option<(RedOp, AtomType)>)>,
 }
 
 /// How large an array in device memory is: what offsets in it and indices of it may be. Where they are small they have 32 bits.
@@ -74,7 +74,7 @@ impl Target {
             read_only: false,
             sem: LoadSem::Weak,
             tag: MemTag::ANY,
-            told: None,
+            completes_on: None,
         }
     }
     /// How it is loaded where others may store meanwhile.
@@ -93,13 +93,13 @@ impl Target {
     }
 }
 
-/// Of those who may access a device's memory meanwhile: its blocks, or other devices' as well.
+/// The scope of accesses to a device's memory meanwhile: its blocks, or other devices' as well.
 pub fn device_scope(cx: &LowerCx) -> Scope {
     let exchange = cx.mesh.launch.as_ref().and_then(|mesh| mesh.exchange.as_ref());
     if exchange.is_some() { Scope::Sys } else { Scope::Gpu }
 }
 
-/// The memory of a use by the lanes for which `when` is true; others may not know its indices.
+/// The memory of a use by the lanes for which `when` is true; others may not have its indices.
 pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
     let kernel = cx.kernel;
     view::check_indices(cx, r, when)?;
@@ -118,7 +118,7 @@ pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
             read_only: false,
             sem: LoadSem::Weak,
             tag: smem_tag(cx, r),
-            told: None,
+            completes_on: None,
         });
     }
     let buffer = cx.buffer_of(r.alloc)?;
@@ -131,7 +131,7 @@ pub fn locate(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<Target> {
         read_only: kernel.is_constant(r),
         sem: LoadSem::Weak,
         tag: MemTag::buffer(buffer),
-        told: None,
+        completes_on: None,
     })
 }
 
@@ -187,7 +187,7 @@ pub fn load_parameter(cx: &mut LowerCx, pointer: V, dtype: DType) -> Result<S> {
         read_only: true,
         sem: LoadSem::Weak,
         tag: MemTag::ANY,
-        told: None,
+        completes_on: None,
     };
     let place = ElementPlace {
         addr: Addr::new(pointer),
@@ -476,7 +476,7 @@ pub fn emit_store_where(
                         }
                         Ok(vec![])
                     };
-                    let apart = |cx: &mut LowerCx| {
+                    let split = |cx: &mut LowerCx| {
                         for (k, is_stored) in each.iter().enumerate() {
                             let p = cx.b.both(*is_stored, own);
                             let x = match wide {
@@ -490,7 +490,7 @@ pub fn emit_store_where(
                         }
                         Ok(vec![])
                     };
-                    cx.if_else(stored, &[], whole, apart)?;
+                    cx.if_else(stored, &[], whole, split)?;
                     continue;
                 }
                 let p = guard(cx, &plan.layout, &access.guards, extra);
@@ -499,14 +499,14 @@ pub fn emit_store_where(
                 } else {
                     let ty = if wide { MemType::B64 } else { MemType::B32 };
                     let a: Srcs<V> = values.into_iter().collect();
-                    if let Some((bar, Some((op, ty)))) = target.told {
+                    if let Some((bar, Some((op, ty)))) = target.completes_on {
                         for (w, a) in a.into_iter().enumerate() {
                             let addr = Addr::at(addr.base, addr.offset + (w as u32 * word_bytes) as i32);
                             push_guarded(cx, target, p, Inst::RedAsync { op, ty, addr, a, bar });
                         }
                         continue;
                     }
-                    let inst = match target.told {
+                    let inst = match target.completes_on {
                         Some((bar, _)) => Inst::StAsync { ty, addr, a, bar },
                         None => store(target, ty, addr, a),
                     };
@@ -610,7 +610,7 @@ fn load_where(
                     Some(each) => {
                         let own = guard(cx, &plan.layout, &access.guards, Src::Imm(1));
                         let whole = |cx: &mut LowerCx| load_guarded(cx, target, addr, word, n as usize, own);
-                        let apart = |cx: &mut LowerCx| {
+                        let split = |cx: &mut LowerCx| {
                             let mut elements = vec![];
                             for (k, is_loaded) in each.iter().enumerate() {
                                 let p = cx.b.both(*is_loaded, own);
@@ -624,7 +624,7 @@ fn load_where(
                             Ok(words.collect())
                         };
                         let class = if word == 8 { Class::B64 } else { Class::B32 };
-                        cx.if_else(here, &vec![class; n as usize], whole, apart)?
+                        cx.if_else(here, &vec![class; n as usize], whole, split)?
                     }
                 }
             }
@@ -721,7 +721,7 @@ pub fn scalar_address(cx: &mut LowerCx, view: &SmemView, target: Target) -> Resu
     Ok(cx.b.addr(at, 0))
 }
 
-/// What the start of a loose dimension, which is taken apart into digits for that, adds to an offset in units of so many bits.
+/// What the start of a loose dimension, which is split into digits for that, adds to an offset in units of so many bits.
 fn for_each_digit(
     cx: &mut LowerCx,
     width: Width,
@@ -756,8 +756,8 @@ pub fn lower_load(cx: &mut LowerCx, op: Op, src: &RefUse) -> Result<()> {
 
 fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<super::value::Lowered> {
     let planned = cx.transfer(op)?;
-    let (tells, leads) = (cx.plan.rendezvous[op], cx.plan.by_leader[op]);
-    let when = if leads { cx.leader().into() } else { Src::Imm(1) };
+    let (broadcasts, by_leader) = (cx.plan.rendezvous[op], cx.plan.by_leader[op]);
+    let when = if by_leader { cx.leader().into() } else { Src::Imm(1) };
     let mut target = locate(cx, src, when)?;
     let polled = cx.polling.looks[op].is_some();
     if polled {
@@ -768,20 +768,20 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
         Type::Scalar(dtype) => {
             let place = scalar_place(cx, &planned.view, target)?;
             let uniform = cx.group_uniform();
-            if !tells && !leads {
+            if !broadcasts && !by_leader {
                 let x = load_from(cx, target, place, *dtype, uniform)?;
                 return Ok(super::value::Lowered::Scalar(x));
             }
-            // One load counts, which tells the rest if they want to know.
+            // One load counts, which is broadcast where the others need it.
             let class = scalar_class(*dtype);
-            let loads = if tells { cx.is_leading_warp() } else { when };
+            let loads = if broadcasts { cx.is_leading_warp() } else { when };
             let loaded = cx.if_else(
                 loads,
                 &[class],
                 |cx| Ok(vec![load_from(cx, target, place, *dtype, Uniform::Thread)?]),
                 |_| Ok(vec![Src::Imm(0)]),
             )?;
-            let value = if tells {
+            let value = if broadcasts {
                 broadcast_leader(cx, class, loaded[0])?
             } else {
                 loaded[0]
@@ -800,7 +800,7 @@ fn load_value(cx: &mut LowerCx, op: Op, src: &RefUse, result: Value) -> Result<s
     }
 }
 
-/// Stores into a peer's memory, or reduces there; its barrier learns of the bytes when that is done, of which one lane tells it first, and
+/// Stores into a peer's memory, or reduces there; its barrier counts the bytes when that is done, which one lane makes it expect first, and
 /// arrives.
 pub fn lower_async_store(
     cx: &mut LowerCx,
@@ -825,7 +825,7 @@ pub fn lower_async_store(
         None => None,
     };
     let target = Target {
-        told: Some((bar, reduction)),
+        completes_on: Some((bar, reduction)),
         ..locate(cx, dst, Src::Imm(1))?
     };
     let array = cx.array(value)?;

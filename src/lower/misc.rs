@@ -38,7 +38,7 @@ pub fn lower_layout_cast(cx: &mut LowerCx, op: Op, a: Value) -> Result<()> {
     Ok(())
 }
 
-/// The operand; the emulator looks whether it is what the user says it is.
+/// The operand; the emulator checks that it is what the user declares.
 pub fn lower_multiple_of(cx: &mut LowerCx, op: Op, a: Value, divisor: u64) -> Result<()> {
     let x = cx.get(a)?.clone();
     cx.bind(cx.result(op), x);
@@ -118,7 +118,7 @@ pub fn lower_delay(cx: &mut LowerCx, nanos: Value) -> Result<()> {
             Ok(vec![])
         },
     )?;
-    // Lanes read the clock one by one: they meet again here.
+    // Lanes read the clock one by one: they converge again here.
     cx.sync_group();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Networks of comparators that all put the lesser element first, so that directions are known.
+//! Networks of comparators that all order the lesser element first, so that directions are known.
 //!
 //! A thread sorts its own elements by Batcher's merges of odds and evens. Ordered halves of more threads are merged the bitonic way:
 //! each element is compared with its mirror image, then at distances of a quarter, an eighth, …: a thread has consecutive elements,
@@ -141,7 +141,7 @@ impl Network {
         self.pick(cx, ordered, a, b)
     }
 
-    /// Puts the lesser of two elements of a thread into the first place.
+    /// Swaps two elements of a thread if the second is the lesser.
     fn order(&self, cx: &mut LowerCx, elements: &mut [Element], i: usize, j: usize) {
         let (a, b) = (elements[i].clone(), elements[j].clone());
         if self.dtypes == [DType::U32] {

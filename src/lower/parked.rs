@@ -67,7 +67,7 @@ pub fn load(cx: &mut LowerCx, home: Home, from: usize, n: usize) -> Result<Vec<V
     Ok(out)
 }
 
-/// Puts words into a home.
+/// Stores words to a home.
 pub fn store(cx: &mut LowerCx, home: Home, from: usize, words: &[S]) -> Result<()> {
     for run in runs(words.len(), from) {
         let a: Vec<S> = words[run.start - from..run.end - from].to_vec();

@@ -1,6 +1,6 @@
 //! Profiles: one lane of each warpgroup, or warp, writes when ranges begin and end into a track of its own ([`Profile`]).
 //!
-//! Where the lane is in its track is in registers of its own; it is one instruction to read the clock, one to store, and three to say where.
+//! Where the lane is in its track is in registers of its own; it is one instruction to read the clock, one to store, and three for its place.
 use super::cx::LowerCx;
 use super::debug_print::block;
 use super::emit::S;
@@ -105,8 +105,8 @@ pub fn lower_mark(cx: &mut LowerCx, name: &str, edge: ProfileEdge) -> Result<()>
     let warps = cx.profile.is_some_and(|profile| profile.tracks == Tracks::Warps);
     let of_all = cx.kernel.compiler_params.profile_scope == ProfileScope::Warpgroup && cx.group != Group::Warp;
     if warps && of_all {
-        let leads = cx.is_leading_warp();
-        return cx.if_then(leads, |cx| {
+        let is_leader = cx.is_leading_warp();
+        return cx.if_then(is_leader, |cx| {
             mark(cx, name, edge);
             Ok(())
         });

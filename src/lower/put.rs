@@ -1,5 +1,5 @@
-//! Updates of an array at positions that others hold: the array is stored to scratch, updated there in the order that
-//! [`PutPlan`] says, and loaded.
+//! Updates of an array at positions that others hold: the array is stored to scratch, updated there in the order of
+//! [`PutPlan`], and loaded.
 use super::convert::as_type;
 use super::cx::{Carried, LowerCx};
 use super::emit::S;
@@ -110,7 +110,7 @@ struct Update {
     number: S,
     value: S,
     place: Addr<super::emit::V>,
-    /// Where the word is that tells who is next at the place.
+    /// The word with the update that is next at the place.
     claim: Addr<super::emit::V>,
 }
 
@@ -122,7 +122,7 @@ struct Putter {
 }
 
 impl Putter {
-    /// Puts an update at its place, which nobody else touches meanwhile.
+    /// Makes an update at its place, which no other thread touches meanwhile.
     fn apply(&self, cx: &mut LowerCx, u: &Update) -> Result<()> {
         let element = self.plan.element;
         let binary = match self.put {
@@ -186,19 +186,19 @@ impl Putter {
     fn last(&self, cx: &mut LowerCx, places: u64) -> Result<()> {
         self.clear_claims(cx, places, 0)?;
         cx.sync_group();
-        let mine: Vec<S> = self
+        let claimed: Vec<S> = self
             .updates
             .iter()
             .map(|u| cx.b.add(IntType::U32, u.number, Src::u32(1)))
             .collect();
-        for (u, &mine) in self.updates.iter().zip(&mine) {
-            self.red(cx, u.counts, RedOp::Max, AtomType::U32, u.claim, mine);
+        for (u, &claimed) in self.updates.iter().zip(&claimed) {
+            self.red(cx, u.counts, RedOp::Max, AtomType::U32, u.claim, claimed);
         }
         cx.sync_group();
-        for (u, &mine) in self.updates.iter().zip(&mine) {
+        for (u, &claimed) in self.updates.iter().zip(&claimed) {
             cx.if_then(u.counts, |cx| {
                 let claim = memory::load_element(cx, self.target, u.claim, DType::U32)?;
-                let wins = cx.b.setp(Compare::Eq, CompareType::U32, claim, mine);
+                let wins = cx.b.setp(Compare::Eq, CompareType::U32, claim, claimed);
                 cx.if_then(wins, |cx| self.apply(cx, u))
             })?;
         }

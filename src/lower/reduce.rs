@@ -111,13 +111,13 @@ pub fn lower_reduce(cx: &mut LowerCx, op: Op, reduction: ReduceOp, a: Value, axe
         rounded.push(convert::convert(&mut cx.b, compute, dtype, s)?);
     }
     if cx.ty(result).is_scalar() {
-        // One value for all lanes, and known to be: branches on it are uniform.
-        let told = cx.b.broadcast_lane0(scalar_class(dtype), rounded[0]);
-        if let Src::Reg(v) = told {
+        // One value for all lanes, provably: branches on it are uniform.
+        let broadcast = cx.b.broadcast_lane0(scalar_class(dtype), rounded[0]);
+        if let Src::Reg(v) = broadcast {
             let uniform = cx.group_uniform();
             cx.b.claim_uniform(v, uniform);
         }
-        cx.bind_scalar(result, told);
+        cx.bind_scalar(result, broadcast);
         return Ok(());
     }
     let out = cx.from_elements(dtype, plan.result.clone(), &rounded);

@@ -1,6 +1,6 @@
 //! Running reductions along runs that are too long for one thread. Where the array can it stays in registers
 //! ([`running_registers`](super::running_registers)); else it is stored to scratch, a unit of threads takes each
-//! run. A thread goes through its own elements, then adds what the lanes, the warps and the chunks before it come to.
+//! run. A thread goes through its own elements, then adds the totals of the lanes, the warps and the chunks before it.
 use super::convert::as_type;
 use super::cx::{Carried, LowerCx};
 use super::emit::S;
@@ -130,8 +130,8 @@ impl Runner {
         Ok(())
     }
 
-    /// One chunk of a run (its first element, the thread in the unit, whether there is one), behind what `before` comes to;
-    /// what all of them come to.
+    /// One chunk of a run (its first element, the thread in the unit, whether there is one), behind the total `before`;
+    /// returns the total behind it.
     fn chunk(&self, cx: &mut LowerCx, (first, own, works): (S, S, S), chunk: S, before: S) -> Result<S> {
         let Runs {
             length,
@@ -176,7 +176,7 @@ impl Runner {
         for e in 1..elements.len() {
             elements[e] = step(cx, self.running, element, elements[e - 1], elements[e])?;
         }
-        // What the threads of the unit come to, up to each of them, and before it.
+        // The totals of the threads of the unit, up to each of them, and before it.
         let mut total = elements[elements.len() - 1];
         let lane: S = cx.b.lane().into();
         let in_warp = threads.min(32) as u32;
@@ -217,15 +217,15 @@ impl Runner {
         let (base, _) = cx.scratch();
         let warps = self.plan.runs.threads / 32;
         let warp = cx.warp_in_group();
-        let mine = cx.b.mad(IntType::U32, warp, Src::u32(8), base);
-        let mine = cx.b.addr(mine, self.plan.totals as i32);
+        let place = cx.b.mad(IntType::U32, warp, Src::u32(8), base);
+        let place = cx.b.addr(place, self.plan.totals as i32);
         let in_unit = cx.b.shr(ShiftType::U32, own, Src::u32(5));
         let unit = cx.b.sub(IntType::U32, warp, in_unit);
         let unit = cx.b.mad(IntType::U32, unit, Src::u32(8), base);
         cx.sync_group();
         let lane: S = cx.b.lane().into();
         let first = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
-        cx.if_then(first, |cx| memory::store_element(cx, self.target, mine, element, all))?;
+        cx.if_then(first, |cx| memory::store_element(cx, self.target, place, element, all))?;
         cx.sync_group();
         let (mut sum, mut before): (Option<S>, S) = (None, Src::Imm(0));
         for w in 0..warps {

@@ -1,6 +1,6 @@
 //! Running reductions of arrays that stay in registers, as [`ScanPlan`] has them.
 //!
-//! Every digit asks for what is in front of its blocks: the sum of the blocks with smaller indices of that digit. It is kept beside the
+//! Every digit needs what is in front of its blocks: the sum of the blocks with smaller indices of that digit. It is kept beside the
 //! elements, and added once, at the end.
 use super::cx::LowerCx;
 use super::emit::S;
@@ -34,7 +34,7 @@ struct State {
     /// The elements, each with those before it in its thread's block.
     inclusive: Vec<S>,
     fronts: Vec<Option<Front>>,
-    /// What the block of a slot comes to, where threads were crossed; at the slot that ends it.
+    /// The total of a slot's block, where threads were crossed; at the slot that ends it.
     totals: Option<Vec<S>>,
     /// Slots of one block, from one that ends it: what its digits so far add to the number.
     block: Vec<u32>,
@@ -99,7 +99,7 @@ impl Scan<'_> {
         })
     }
 
-    /// The slots that end blocks: whose digits so far are at their ends.
+    /// The slots that end blocks: their digits so far are at their ends.
     fn ends(&self, state: &State) -> Vec<u32> {
         let inside: Vec<u32> = state.block.clone();
         let mut is_seen = vec![false; state.inclusive.len()];
@@ -186,10 +186,10 @@ impl Scan<'_> {
         let lane: S = cx.b.lane().into();
         let index = self.index(cx, lane, bit, digit.size);
         let from = |cx: &mut LowerCx, distance: u32| {
-            let apart = Src::u32(distance << bit);
+            let distance = Src::u32(distance << bit);
             match self.reverse {
-                true => cx.b.add(IntType::U32, lane, apart),
-                false => cx.b.sub(IntType::U32, lane, apart),
+                true => cx.b.add(IntType::U32, lane, distance),
+                false => cx.b.sub(IntType::U32, lane, distance),
             }
         };
         let ends = self.ends(state);

@@ -15,7 +15,7 @@ use crate::ptx::modifier::*;
 use crate::ptx::operand::Src;
 use crate::ptx::ssa::Uniform;
 
-/// An array taken apart along its leading dimension.
+/// An array split along its leading dimension.
 struct Runs {
     dtype: DType,
     /// Of the whole array; slot `r·n + i` holds what slot `r` of slice `i` has.
@@ -100,7 +100,7 @@ pub fn lower_scan(cx: &mut LowerCx, op: Op) -> Result<()> {
     let (lower, upper) = (cx.scalar(*lower)?, cx.scalar(*upper)?);
 
     let carried_parts = if n as u64 <= kernel.target.max_unrolled_slices {
-        let mut now: Vec<S> = control::take_all_apart(cx, inits, carries)?
+        let mut now: Vec<S> = control::flatten_all(cx, inits, carries)?
             .into_iter()
             .map(|p| p.0)
             .collect();
@@ -119,14 +119,14 @@ pub fn lower_scan(cx: &mut LowerCx, op: Op) -> Result<()> {
                     all[r * runs.n + i] = x;
                 }
             }
-            now = control::take_all_apart(cx, yields, carries)?
+            now = control::flatten_all(cx, yields, carries)?
                 .into_iter()
                 .map(|p| p.0)
                 .collect();
         }
         now
     } else {
-        let parts = control::take_all_apart(cx, inits, carries)?;
+        let parts = control::flatten_all(cx, inits, carries)?;
         let mut state = vec![Carried {
             init: lower,
             class,
@@ -174,7 +174,7 @@ pub fn lower_scan(cx: &mut LowerCx, op: Op) -> Result<()> {
                 }
                 cx.lower_ops(*body)?;
                 let mut next = vec![cx.b.add(ty, now[0], Src::Imm(1))];
-                next.extend(control::take_all_apart(cx, yields, carries)?.into_iter().map(|p| p.0));
+                next.extend(control::flatten_all(cx, yields, carries)?.into_iter().map(|p| p.0));
                 let mut old = &now[kept..];
                 for (&y, runs) in pieces.iter().zip(&outputs) {
                     let class = scalar_class(runs.dtype);

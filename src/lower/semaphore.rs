@@ -151,7 +151,7 @@ pub fn lower_wait(
     Ok(())
 }
 
-/// Read by one lane, told to the others.
+/// Read by one lane, broadcast to the others.
 pub fn lower_read(cx: &mut LowerCx, op: Op, semaphore: &RefUse) -> Result<()> {
     if cx.group != Group::Warp && cx.counted_by_warps(semaphore.alloc) {
         cx.sync_group();

@@ -1,6 +1,6 @@
 //! Constants and ops that move elements without changing them.
 //!
-//! [`crate::layout::movement`] says how: the operand's registers under other names, or a trip through scratch: the operands are stored
+//! [`crate::layout::movement`] plans it: the operand's registers under other names, or a trip through scratch: the operands are stored
 //! and the result is loaded through a view.
 use super::cx::LowerCx;
 use super::emit::S;
@@ -25,12 +25,12 @@ pub fn to_scalar(cx: &mut LowerCx, dtype: DType, s: S) -> S {
     if cx.b.uniform(s) >= uniform {
         return s;
     }
-    // One value for all lanes, and known to be, whatever the element was computed from: branches on it are uniform.
-    let told = cx.b.broadcast_lane0(scalar_class(dtype), s);
-    if let Src::Reg(v) = told {
+    // One value for all lanes, provably, whatever the element was computed from: branches on it are uniform.
+    let broadcast = cx.b.broadcast_lane0(scalar_class(dtype), s);
+    if let Src::Reg(v) = broadcast {
         cx.b.claim_uniform(v, uniform);
     }
-    told
+    broadcast
 }
 
 // ---------------------------------------------------------------------------------------------- renaming
@@ -118,7 +118,7 @@ impl Trip {
             target: Target::shared(base.into()),
         }
     }
-    /// A part of scratch that the threads have met for.
+    /// A part of scratch, behind a barrier of its threads.
     pub fn on(dtype: DType, target: Target) -> Trip {
         Trip { dtype, target }
     }
@@ -498,7 +498,7 @@ pub fn lower_pad(cx: &mut LowerCx, op: Op, a: Value, value: Value, low: &[i64], 
     Ok(())
 }
 
-/// A part of an array, in whatever layout is at hand.
+/// A part of an array, in any layout.
 fn crop(cx: &mut LowerCx, x: &ArrayRegs, start: &[u64], size: &[u64]) -> Result<ArrayRegs> {
     if x.layout.shape() == size {
         return Ok(x.clone());

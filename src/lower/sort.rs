@@ -101,7 +101,7 @@ fn in_registers(
     Ok(network.dtypes.iter().enumerate().map(of).collect())
 }
 
-/// The results that somebody uses: their numbers, and the parts that they are in. The one behind the keys is the index.
+/// The results that are used: their numbers, and the parts that they are in. The one behind the keys is the index.
 fn wanted(cx: &LowerCx, plan: &SortPlan, keys: usize, results: &[Value]) -> Result<Vec<(usize, Value, usize)>> {
     let used = results.iter().enumerate().filter(|(_, v)| cx.used.contains(**v));
     used.map(|(k, &v)| {

@@ -2,7 +2,7 @@
 //!
 //! Among a warp's first `k` is nothing behind the `k`th of its lanes' first ones: it has `k` elements that are not. Mostly
 //! few are left then, one a lane, which are sorted; where they are many (equal ones, say) each lane keeps its first ones in order,
-//! and lanes put theirs together two by two. The warps of a run leave theirs in scratch and merge all of them.
+//! and lanes merge theirs two by two. The warps of a run leave theirs in scratch and merge all of them.
 use super::cx::LowerCx;
 use super::emit::S;
 use super::memory::{self, Target};
@@ -187,7 +187,7 @@ impl First<'_> {
             &[],
             |cx| {
                 let mut at = cx.b.mad(IntType::U32, before, Src::u32(self.size()), self.own);
-                // Asked again, of what ptxas does not know to be the same: it would keep a predicate for each element.
+                // Compared again, of what is opaque to ptxas: it would keep a predicate for each element.
                 let last = cx.b.shfl_idx(last, Src::u32(0));
                 for (x, &word) in run.iter().zip(&words) {
                     let stays = cx.b.setp(Compare::Le, CompareType::U32, word, last);

@@ -14,7 +14,7 @@ use crate::layout::exchange::Runs;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
 
-/// Runs in scratch, and who sorts them.
+/// Runs in scratch, and the threads that sort them.
 pub struct Sorter {
     pub runs: Runs,
     pub network: Network,
@@ -126,25 +126,25 @@ impl Sorter {
 
     /// Consecutive elements of each thread.
     fn store(&self, cx: &mut LowerCx, place: &Place, start: S, elements: &[Element]) -> Result<()> {
-        // Every lane of the unit has read, and meets the others there.
-        let elements = self.turned(cx, elements, Order::Consecutive, Order::Dealt)?;
+        // Every lane of the unit has read, and passes a barrier there.
+        let elements = self.redistributed(cx, elements, Order::Consecutive, Order::Dealt)?;
         for (e, x) in elements.iter().enumerate() {
             let i = self.number(cx, e as u64, Order::Dealt);
             let i = cx.b.add(IntType::U32, start, i);
             let exists = self.exists(cx, place, i);
             cx.if_then(exists, |cx| self.store_element(cx, place, i, x))?;
         }
-        self.meet(cx);
+        self.barrier(cx);
         Ok(())
     }
 
-    /// The threads of a unit meet.
-    fn meet(&self, cx: &mut LowerCx) {
+    /// A barrier of the unit.
+    fn barrier(&self, cx: &mut LowerCx) {
         cx.sync(if self.runs.threads <= 32 { Group::Warp } else { cx.group });
     }
 
     /// The elements in the other order. They pass through a swizzled place where neither has bank conflicts.
-    fn turned(&self, cx: &mut LowerCx, elements: &[Element], from: Order, to: Order) -> Result<Vec<Element>> {
+    fn redistributed(&self, cx: &mut LowerCx, elements: &[Element], from: Order, to: Order) -> Result<Vec<Element>> {
         let (base, _) = cx.scratch();
         let thread: S = cx.thread_in_group().into();
         let unit = cx.b.and32(thread, !(self.runs.threads as u32 - 1));
@@ -166,14 +166,14 @@ impl Sorter {
             let at = cx.b.mad(IntType::U32, number, Src::u32(bytes), base);
             cx.b.addr(at, offsets[part])
         };
-        self.meet(cx);
+        self.barrier(cx);
         for (e, x) in elements.iter().enumerate() {
             for (part, &dtype) in self.network.dtypes.iter().enumerate() {
                 let address = address(cx, part, e, from);
                 memory::store_element(cx, self.target, address, dtype, x[part])?;
             }
         }
-        self.meet(cx);
+        self.barrier(cx);
         let mut out = vec![vec![]; elements.len()];
         for (e, x) in out.iter_mut().enumerate() {
             for (part, &dtype) in self.network.dtypes.iter().enumerate() {
@@ -228,7 +228,7 @@ impl Sorter {
             counted(cx, self.runs.chunks(), |cx, number| {
                 let start = cx.b.mul(IntType::U32, number, Src::u32(chunk as u32));
                 let elements = self.load(cx, place, start)?;
-                let mut elements = self.turned(cx, &elements, Order::Dealt, Order::Consecutive)?;
+                let mut elements = self.redistributed(cx, &elements, Order::Dealt, Order::Consecutive)?;
                 self.network.halve(cx, &mut elements, chunk / 2)?;
                 self.store(cx, place, start, &elements)
             })?;
@@ -250,7 +250,7 @@ impl Sorter {
             );
             let below = cx.b.sub(IntType::U32, distance, Src::u32(1));
             let inner = cx.b.and(LogicType::B32, pair, below);
-            // The pair's number with a 0 put in at the distance's bit.
+            // The pair's number with a 0 inserted at the distance's bit.
             let outer = cx.b.sub(IntType::U32, pair, inner);
             let i = cx.b.add(IntType::U32, outer, pair);
             let j = if mirrored {

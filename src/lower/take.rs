@@ -1,4 +1,4 @@
-//! Elements of an array at positions that others hold: the array is stored to scratch, each thread loads what it is asked for. What does not
+//! Elements of an array at positions that others hold: the array is stored to scratch, each thread loads its result's elements. What does not
 //! fit there goes in passes, each of some slots of all threads.
 use super::cx::LowerCx;
 use super::emit::S;

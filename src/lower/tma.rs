@@ -301,7 +301,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
     let bar = barrier.as_ref().ok_or_else(|| cx.unexpected(op))?;
     let oob = out_of_bounds(*oob);
     let sharing = sharing(cx, collective_axes)?;
-    // Nothing to copy: what waits for it is told all the same.
+    // Nothing to copy: its completion is signalled all the same.
     let planned = start(cx, op, dst)?;
     let bar_addr = barrier::address(cx, bar)?;
     let arrivals = cx.plan.arrivals.by[bar.alloc].count();
@@ -543,7 +543,7 @@ pub fn lower_wait_smem_to_gmem(cx: &mut LowerCx, _op: Op, n: u32, scope: WaitSco
         WaitScope::SmemRead => BulkWait::Read,
         WaitScope::Complete => BulkWait::Complete,
     };
-    // To leave fewer pending than asked for is right too.
+    // Fewer pending ones are right too.
     let n = i64::from(n).min(MAX_PENDING_BULK_GROUPS);
     cx.b.inst(Inst::BulkWait { what, n });
     Ok(())

@@ -83,7 +83,7 @@ fn guard_of(when: S) -> Option<Option<V>> {
     }
 }
 
-/// Says to the emulator that an element's index, which is signed, is to lie in dimension `dim` of the view, where `when` holds.
+/// Has the emulator check that an element's index, which is signed, lies in dimension `dim` of the view, where `when` holds.
 pub fn check_index(
     cx: &mut LowerCx,
     r: &RefUse,
@@ -127,7 +127,7 @@ pub fn index_of(cx: &mut LowerCx, v: Value) -> Result<(IntType, S)> {
     Ok((ty, i))
 }
 
-/// Says to the emulator what is not known to hold: that every dynamic index of a use lies in its dimension. On a GPU it is nothing.
+/// Has the emulator check what is not proven: that every dynamic index of a use lies in its dimension. On a GPU it is nothing.
 /// `when`: only then are the indices meant.
 pub fn check_indices(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<()> {
     let kernel = cx.kernel;

@@ -461,7 +461,7 @@ impl Product<'_> {
     }
 }
 
-/// The four registers of a 64×32-byte step of a left operand in registers: in the WGMMA layout (its kin for bytes and 32 bits) they are the
+/// The four registers of a 64×32-byte step of a left operand in registers: in the WGMMA layout (its forms for bytes and 32 bits) they are the
 /// words of two neighbouring column tiles.
 fn left_fragment(cx: &mut LowerCx, a: &ArrayRegs, mb: usize, steps: usize, ks: usize) -> Result<Srcs<V>> {
     let words_per_block = a.regs.len() / (cx_rows(a) / 64);
@@ -488,7 +488,7 @@ pub fn lower_wgmma_wait(cx: &mut LowerCx, op: Op, n: u32, accs: &[Value]) -> Res
     }
     let output = vec![PtxValue::NEW; input.len()];
     let out = cx.b.inst(Inst::WgmmaWait {
-        // To leave fewer pending than asked for is right too.
+        // Fewer pending ones are right too.
         n: i64::from(n).min(MAX_PENDING_WGMMA_GROUPS),
         acc: Tied { input, output },
     });

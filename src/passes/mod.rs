@@ -1,14 +1,14 @@
 //! Passes over the kernel IR that take an imported kernel to its normal form, in order.
 //!
-//! * [`canonical`]: one form for what can be said in several: views, loops, references to registers, barrier phases; what is known is folded;
-//! * [`loops`]: what moves over the borders of loops' iterations, and the analyses that say whether it may;
+//! * [`canonical`]: canonical forms of views, loops, references to registers, barrier phases; constants are folded;
+//! * [`loops`]: what moves over the borders of loops' iterations, and the analyses that allow it;
 //! * [`products`]: products of the tensor cores and what stands between them;
 //! * [`rewriter`]: the driver of those that rewrite loops and straight runs.
 //!
 //! What a pass does, and why it may, stands at the head of its file; why it stands where it stands, in [`PHASES`]. Analyses of the IR that other
-//! rooms ask, too, are in [`kernel_ir`](crate::kernel_ir).
+//! rooms use, too, are in [`kernel_ir`](crate::kernel_ir).
 //!
-//! Architecture invariant: this room knows the kernel IR and nothing else.
+//! Architecture invariant: this room depends on the kernel IR alone.
 pub mod canonical;
 pub mod loops;
 pub mod products;
@@ -83,7 +83,7 @@ pub const PHASES: &[Phase] = &[
         ],
     },
     Phase {
-        why: "nothing moves for the sake of what nobody needs",
+        why: "nothing moves for the sake of what is dead",
         passes: &[("eliminate_dead_code", eliminate_dead_code::run)],
     },
     Phase {
@@ -96,7 +96,7 @@ pub const PHASES: &[Phase] = &[
             ("defer_epilogue", defer_epilogue::run),
             ("defer_stores", defer_stores::run),
             ("overlap_products", overlap_products::run),
-            ("turn_loops", turn_loops::run),
+            ("rotate_loops", rotate_loops::run),
             ("stage_operands", stage_operands::run),
         ],
     },

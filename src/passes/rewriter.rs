@@ -1,4 +1,4 @@
-//! The driver of passes that rewrite loops or straight runs of ops: it goes through a kernel, puts in their place what a pass makes of them, and
+//! The driver of passes that rewrite loops or straight runs of ops: it goes through a kernel, replaces them by what a pass makes of them, and
 //! notes why others stay.
 use crate::error::Result;
 use crate::kernel_ir::class::Control;
@@ -12,15 +12,15 @@ pub type Found<T> = std::result::Result<T, &'static str>;
 
 /// What a pass wants.
 pub trait Rewrite {
-    /// What it knows of a site that it rewrites.
+    /// How it rewrites a site.
     type Plan;
     /// The pass's name.
     const NAME: &'static str;
-    /// The ops with regions at which [`Around::alive`] is asked for: then no others are entered.
+    /// The ops with regions at which [`Around::alive`] is needed: then no others are entered.
     const LIVENESS: Option<fn(&Kernel, Op) -> bool> = None;
 
-    /// Whether there is anything to rewrite in such a kernel. Users' own instructions may tell anybody anything: where there are some, nothing moves
-    /// over the borders of iterations.
+    /// Whether there is anything to rewrite in such a kernel. Users' own instructions may release or acquire anything: where there are
+    /// some, nothing moves over the borders of iterations.
     fn applies(kernel: &Kernel) -> bool;
 
     /// How many of these ops, the rest of a region, are a site together: none if the first is of no interest. A loop is a site of its own.
@@ -55,15 +55,15 @@ pub fn run<R: Rewrite>(kernel: &mut Kernel) -> Result<()> {
 
 fn region<R: Rewrite>(kernel: &mut Kernel, at: Region, mut here: Around) {
     let mut behind = match R::LIVENESS {
-        Some(asks) => here.behind(kernel, at, |op| asks(kernel, op)),
+        Some(wants) => here.behind(kernel, at, |op| wants(kernel, op)),
         None => vec![],
     };
     let mut i = 0;
     while i < kernel.regions[at].ops.len() {
         let op = kernel.regions[at].ops[i];
         here.pass(kernel, op);
-        let is_asked = R::LIVENESS.is_some_and(|asks| asks(kernel, op));
-        let mut inside = is_asked.then(|| here.with_alive(behind.pop().unwrap_or_default()));
+        let is_wanted = R::LIVENESS.is_some_and(|wants| wants(kernel, op));
+        let mut inside = is_wanted.then(|| here.with_alive(behind.pop().unwrap_or_default()));
         let around = inside.as_ref().unwrap_or(&here);
         let site = i..i + R::site(kernel, &kernel.regions[at].ops[i..]);
         let found = match site.is_empty() {
@@ -84,12 +84,12 @@ fn region<R: Rewrite>(kernel: &mut Kernel, at: Region, mut here: Around) {
         }
         i = next;
         let inner = regions_of(kernel, op);
-        if inner.is_empty() || R::LIVENESS.is_some() && !is_asked {
+        if inner.is_empty() || R::LIVENESS.is_some() && !is_wanted {
             continue;
         }
         let mut inside = inside.take().unwrap_or_else(|| here.clone());
         // What an iteration needs from outside, the next one needs, too.
-        if is_asked && let Some(control) = kernel.ops[op].kind.control().filter(|c| c.is_loop()) {
+        if is_wanted && let Some(control) = kernel.ops[op].kind.control().filter(|c| c.is_loop()) {
             inner.iter().for_each(|r| captured(kernel, *r, &mut inside.alive));
             if let Control::For { xs, .. } = control {
                 inside.alive.extend(xs);

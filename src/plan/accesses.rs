@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 pub struct Accesses {
     /// Of loads, stores, swaps and atomic updates.
     pub transfers: FxHashMap<Op, Transfer>,
-    /// Of copies and prefetches; none of nothing, which no bulk copy and no tensor map can say.
+    /// Of copies and prefetches; none of those of no bytes, which no bulk copy and no tensor map can express.
     pub copies: FxHashMap<Op, Option<Copy>>,
     /// Of wgmmas.
     pub operands: FxHashMap<Op, Operands>,

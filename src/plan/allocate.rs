@@ -26,14 +26,14 @@ pub const DATA_ALIGNMENT: u32 = 1024;
 pub struct Allocation {
     /// Start of each SMEM allocation and of each barrier allocation (8 bytes a barrier).
     pub smem: SecondaryMap<Alloc, Option<u32>>,
-    /// Who arrives on barriers.
+    /// Which threads arrive on barriers.
     pub arrivals: Arrivals,
     /// Compiler scratch: warpgroup `w` has `[start + w·bytes, start + (w + 1)·bytes)`, each of its warps a quarter.
     pub scratch: ScratchArea,
     /// A table of addresses on the other devices: eight bytes for each device and each allocation that it has of its own, and as many
     /// for the semaphores.
     pub exchange: Option<u32>,
-    /// Where waits have a limit: a word that says that one of the block has taken longer, and the mbarrier at which the block ends.
+    /// Where waits have a limit: a flag: a wait in the block has taken longer, and the mbarrier at which the block ends.
     pub gave_up: Option<u32>,
     /// Accumulators that are not all in registers.
     pub parked: Parked,
@@ -41,9 +41,9 @@ pub struct Allocation {
     pub smem_bytes: u32,
     /// Whether scopes take over the memory of others.
     pub reuses: bool,
-    /// Who waits for mbarriers.
+    /// Which threads wait for mbarriers.
     pub feeding: FeedingLoops,
-    /// Ops that pass something through scratch: the executing group meets before it is written, and before it is read.
+    /// Ops that pass something through scratch: the executing group passes a barrier before it is written, and before it is read.
     pub rendezvous: SecondaryMap<Op, bool>,
     /// Loads of scalars that the first lane makes for itself.
     pub by_leader: SecondaryMap<Op, bool>,
@@ -60,8 +60,8 @@ pub struct ScratchArea {
     pub bytes: u32,
 }
 
-/// `scratch_bytes`: what lowering needs for each warpgroup; `asks`: which ops need how much of it.
-pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Allocation> {
+/// `scratch_bytes`: what lowering needs for each warpgroup; `needs`: how much of it which ops need.
+pub fn run(kernel: &Kernel, scratch_bytes: u32, needs: &[(u64, Op)]) -> Result<Allocation> {
     let available = u64::from(kernel.target.max_smem_bytes);
     let scratch_bytes = scratch_bytes.next_multiple_of(512);
     let barriers: u64 = kernel
@@ -89,7 +89,7 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, asks: &[(u64, Op)]) -> Result<Al
         let mut reused = Placer::new(kernel, &taint, true);
         reused.region(kernel.body, 0, false)?;
         if reused.end + fixed > available {
-            return Err(too_much(kernel, &reused, fixed, scratch_bytes, asks));
+            return Err(too_much(kernel, &reused, fixed, scratch_bytes, needs));
         }
         reused
     };
@@ -295,7 +295,7 @@ impl<'a> Placer<'a> {
 }
 
 /// The sum, and what it is made of, the largest first.
-fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32, asks: &[(u64, Op)]) -> Error {
+fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32, needs: &[(u64, Op)]) -> Error {
     let mut rows: Vec<(u64, String, Loc)> = vec![];
     for (_, data) in kernel.allocs.iter() {
         let count: u64 = data.shape.iter().product();
@@ -337,17 +337,17 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
             "\n    {scratch:>8} bytes: the compiler's scratch{each}: what passes between threads; it is as large as its largest user's"
         );
     }
-    // Of the ops that one of the author's has become the one that asks for most.
-    let mut asks = asks.to_vec();
-    asks.sort_by_key(|(bytes, op)| (std::cmp::Reverse(*bytes), *op));
+    // Of the ops that one of the author's has become the one that needs most.
+    let mut needs = needs.to_vec();
+    needs.sort_by_key(|(bytes, op)| (std::cmp::Reverse(*bytes), *op));
     let mut lines = FxHashSet::default();
-    let sorts: FxHashSet<Loc> = asks
+    let sorts: FxHashSet<Loc> = needs
         .iter()
         .filter(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::Sort { .. }))
         .map(|(_, op)| kernel.ops[*op].loc)
         .collect();
-    asks.retain(|(_, op)| lines.insert(kernel.ops[*op].loc));
-    for (bytes, op) in asks.iter().take(USERS) {
+    needs.retain(|(_, op)| lines.insert(kernel.ops[*op].loc));
+    for (bytes, op) in needs.iter().take(USERS) {
         let loc = kernel.ops[*op].loc;
         let what = match sorts.contains(&loc) {
             true => "sort".into(),
@@ -357,9 +357,9 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
     }
     // The line of what takes the most: an allocation, or an op.
     let allocated = rows.first().map_or((0, Loc::CALL_SITE), |row| (row.0, row.2));
-    let asked = asks.first().map(|(_, op)| kernel.ops[*op].loc);
-    let loc = asked.filter(|_| scratch > allocated.0).unwrap_or(allocated.1);
-    let is_product = asks
+    let largest = needs.first().map(|(_, op)| kernel.ops[*op].loc);
+    let loc = largest.filter(|_| scratch > allocated.0).unwrap_or(allocated.1);
+    let is_product = needs
         .first()
         .is_some_and(|(_, op)| matches!(kernel.ops[*op].kind, OpKind::Dot { .. } | OpKind::DotInPlace { .. }));
     Error::invalid("shared memory")

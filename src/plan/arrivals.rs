@@ -1,15 +1,15 @@
-//! Who arrives on a barrier, and how many arrivals end a phase of it.
+//! Which threads arrive on a barrier, and how many arrivals end a phase of it.
 //!
 //! A warpgroup arrives by one lane of each of its warps, a bulk load by the lane that issues it, with the bytes it expects. Where
 //! [loads limit](crate::kernel_ir::intensity) a kernel there are fewer arrivals:
 //!
-//! * a warpgroup arrives by one of all its threads, which meet first;
+//! * a warpgroup arrives by one of all its threads, behind a barrier;
 //! * a run of bulk loads that come one behind the other and fill a phase of their barrier arrives once, in front of the first, with the
 //!   bytes of all. The phase ends when all bytes are there, as before, and a peer's may be counted before they are expected, as before.
 //!   Only what orders nothing may lie between the loads, as the arrival releases what came before it.
 //!
-//! There the L2 cache answers one request for several blocks if they ask at about the same time, and blocks whose slots are freed
-//! and filled by arrivals that come when they come drift apart. Matmul of 8192³ in tiles of 256×64 on an H200, one kernel of Mosaic GPU and one
+//! There the L2 cache serves several blocks by one request if theirs come at about the same time, and blocks whose slots are freed
+//! and filled by arrivals at any time drift. Matmul of 8192³ in tiles of 256×64 on an H200, one kernel of Mosaic GPU and one
 //! of ours with eight arrivals (`ncu`): 89 and 110 million requests of SMs, 1,605 and 1,846 µs; with two arrivals and one of both
 //! loads, 1,590 µs. Tiles as large whose loads clusters share are limited by tensor cores, and lose 1 % with one arrival for both loads.
 use crate::error::{Error, Loc, Result};
@@ -29,7 +29,7 @@ pub enum ArrivesBy {
     Warpgroup,
     /// A lane of each warp, behind a barrier of the warp.
     Warps,
-    /// Each lane: tools that watch threads and know nothing of elected ones see what is released.
+    /// Each lane: tools that follow each thread, and no elected one for its warp, see what is released.
     Lanes,
 }
 
@@ -44,7 +44,7 @@ impl ArrivesBy {
     }
 }
 
-/// What a bulk load tells its barrier before it is issued.
+/// What is expected at a bulk load's barrier before it is issued.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Announces {
     #[default]
@@ -69,7 +69,7 @@ pub fn find(kernel: &Kernel) -> Result<Arrivals> {
     let loads_limit = intensity::limit(kernel) == Limit::Loads;
     let mut out = Arrivals::default();
     let by_hand = kernel.barriers_by_hand();
-    choose_who_arrives(kernel, loads_limit, &mut out);
+    choose_arrivals(kernel, loads_limit, &mut out);
     // Where the author counts, an arrival of a warpgroup is one, and copies do not count what the author announces.
     for alloc in kernel.allocs.keys().filter(|alloc| by_hand[*alloc]) {
         if out.by[alloc] != ArrivesBy::Copies {
@@ -118,12 +118,12 @@ pub fn find(kernel: &Kernel) -> Result<Arrivals> {
     Ok(out)
 }
 
-/// Copies onto barriers that are told of bytes by the author tell them nothing.
+/// Copies expect no bytes at barriers at which the author does.
 fn announced_by_hand(kernel: &Kernel, out: &mut Arrivals) {
-    let mut told: SecondaryMap<Alloc, bool> = SecondaryMap::new();
+    let mut by_hand: SecondaryMap<Alloc, bool> = SecondaryMap::new();
     kernel.for_each_op(&mut |op| {
         if let OpKind::MbarrierExpect { barrier, .. } = &kernel.ops[op].kind {
-            told[barrier.alloc] = true;
+            by_hand[barrier.alloc] = true;
         }
     });
     kernel.for_each_op(&mut |op| {
@@ -131,14 +131,14 @@ fn announced_by_hand(kernel: &Kernel, out: &mut Arrivals) {
             barrier: Some(barrier), ..
         }
         | OpKind::AsyncStoreSmem { barrier, .. } = &kernel.ops[op].kind
-            && told[barrier.alloc]
+            && by_hand[barrier.alloc]
         {
             out.announces[op] = Announces::Nothing;
         }
     });
 }
 
-fn choose_who_arrives(kernel: &Kernel, loads_limit: bool, out: &mut Arrivals) {
+fn choose_arrivals(kernel: &Kernel, loads_limit: bool, out: &mut Arrivals) {
     let warpgroups = if kernel.compiler_params.every_lane_arrives {
         ArrivesBy::Lanes
     } else if loads_limit {
@@ -219,7 +219,7 @@ mod tests {
     use crate::dtype::DType;
     use crate::kernel_ir::testing::KernelBuilder;
 
-    /// How a kernel is not one whose warpgroup loads two operands a step, for another one that multiplies.
+    /// How a kernel differs from one with a warpgroup that loads two operands a step for another one that multiplies.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum But {
         Nothing,
@@ -249,7 +249,7 @@ mod tests {
 
     struct Found {
         notes: usize,
-        /// Who arrives where slots are freed, and on how many arrivals its phases end.
+        /// Which threads arrive where slots are freed, and on how many arrivals its phases end.
         freed: (ArrivesBy, u32),
         full: u32,
         announces: Vec<Announces>,

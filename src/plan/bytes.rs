@@ -7,9 +7,9 @@ use crate::layout::Assignment;
 /// Where bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Space {
-    /// The block's shared memory, from its start: allocations that overlay each other, and members of unions, meet here.
+    /// The block's shared memory, from its start: allocations that overlay each other, and members of unions, overlap here.
     Shared,
-    /// Other blocks' shared memory. It counts as apart from the own, also where an index may name the own block: what blocks do in
+    /// Other blocks' shared memory. It counts as disjoint from the own, also where an index may name the own block: what blocks do in
     /// each other's memory is ordered by barriers of the cluster, which are the user's.
     Peers,
     /// An array in device memory.
@@ -74,14 +74,14 @@ pub fn of(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation, r: 
         (first.saturating_mul(bits) / 8, end)
     };
     if !data.is_smem() {
-        let (first, count) = leading(kernel, &data.shape, data.shape.len(), &r.steps);
+        let (first, count) = contiguous_range(kernel, &data.shape, data.shape.len(), &r.steps);
         let (from, to) = bytes(first, count);
         let space = Space::Device(r.alloc);
         return Bytes { space, from, to };
     }
     let transforms = assignment.smem[r.alloc].as_ref();
     let tiled = transforms.map_or(0, |t| t.tiling.len());
-    let (first, count) = leading(kernel, &data.shape, data.shape.len().saturating_sub(tiled), &r.steps);
+    let (first, count) = contiguous_range(kernel, &data.shape, data.shape.len().saturating_sub(tiled), &r.steps);
     let (mut from, mut to) = bytes(first, count);
     let start = allocation.smem[r.alloc].map_or(0, u64::from);
     from += start;
@@ -123,9 +123,9 @@ pub fn of_smem(kernel: &Kernel, allocation: &Allocation, alloc: Alloc) -> Option
     })
 }
 
-/// The elements that a view may touch, as one range of the row-major array: where the view begins with positions of leading
+/// The elements that a view may touch, as one range of the row-major array: where the view begins with positions in leading
 /// dimensions, of which `dims` are contiguous in memory.
-fn leading(kernel: &Kernel, shape: &[u64], dims: usize, steps: &[Step]) -> (u64, u64) {
+fn contiguous_range(kernel: &Kernel, shape: &[u64], dims: usize, steps: &[Step]) -> (u64, u64) {
     let total: u64 = shape.iter().product();
     let Some(Step::Index(indices)) = steps.first() else {
         return (0, total);

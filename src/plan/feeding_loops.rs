@@ -1,11 +1,11 @@
 //! Loops in which a warpgroup does nothing but feed: it waits for mbarriers and issues bulk loads.
 //!
 //! The lane that issues copies is one of the warpgroup's first warp, and what the waits order are its copies. So the other
-//! warps do not wait there: they count phases, where somebody asks for them, and meet the first warp behind the loop. If each
-//! warp waited by itself, one that fell two phases behind would wait for a phase that is long past, for ever; and a
+//! warps do not wait there: they count phases where these are used, and pass a barrier with the first warp behind the loop. If each
+//! warp waited by itself, one that fell two phases behind would wait for a phase that is long past, and hang; and a
 //! warpgroup barrier in each iteration, which would keep them together, is what the feeding warpgroup can least afford.
 //!
-//! The loop is lowered once for each part ([`FeedingPart`]), under one branch: within it nothing asks again which warp this is,
+//! The loop is lowered once for each part ([`FeedingPart`]), under one branch: within it nothing branches again on the warp,
 //! and the assembler keeps the copies' addresses in uniform registers.
 use crate::kernel_ir::class::{Class, Control};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
@@ -20,7 +20,7 @@ pub struct FeedingLoops {
     pub waits: SecondaryMap<Op, bool>,
 }
 
-/// For whom a feeding loop is lowered.
+/// The warps for which a feeding loop is lowered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FeedingPart {
     /// The first warp: it waits and issues.
@@ -49,7 +49,7 @@ impl Finder<'_> {
         for &op in &kernel.regions[region].ops {
             let kind = &kernel.ops[op].kind;
             if matches!(kind, OpKind::WarpMap { .. }) {
-                continue; // its warps run apart as it is
+                continue; // its warps diverge anyway
             }
             if kind.control().is_some_and(Control::is_loop) && self.only_feeds(op) {
                 let mut waits = vec![];
@@ -73,7 +73,7 @@ impl Finder<'_> {
     fn only_feeds(&self, op: Op) -> bool {
         let kernel = self.kernel;
         let data = &kernel.ops[op];
-        // Warps meet for what they do with arrays, and for scalars of memory that somebody may write: they cannot in here.
+        // What warps do with arrays, and with scalars of memory that may be written, needs barriers, which cannot be in here.
         let mut scalars = data.results.iter().all(|v| kernel.ty(*v).is_scalar());
         for_each_value(&data.kind, &mut |v| scalars &= kernel.ty(v).is_scalar());
         if !scalars {
@@ -82,7 +82,7 @@ impl Finder<'_> {
         match data.kind.class() {
             Class::Pure(_) => true,
             Class::Memory => {
-                // What nobody writes is the same whoever has waited for what.
+                // What no thread writes is the same in every warp.
                 matches!(&data.kind, OpKind::Load { src } if kernel.is_input(src.alloc))
                     || matches!(data.kind, OpKind::CopyGmemToSmem { .. } | OpKind::Prefetch { .. })
             }
@@ -109,7 +109,7 @@ impl Finder<'_> {
             | Class::Pinned
             | Class::Instructions
             | Class::Accumulator => false,
-            // The warp that issues says when.
+            // The warp that issues takes the time.
             Class::Aside => matches!(data.kind, OpKind::ProfileMark { .. }),
         }
     }
@@ -211,7 +211,7 @@ mod tests {
             let (name, edge) = ("copy".into(), ProfileEdge::Begins);
             b.op(OpKind::ProfileMark { name, edge }, &[]);
         };
-        assert_eq!(found(mark), (1, 1), "the warp that issues says when");
+        assert_eq!(found(mark), (1, 1), "the warp that issues takes the time");
     }
 
     #[test]
@@ -222,11 +222,7 @@ mod tests {
             b.store(whole, value);
         };
         assert_eq!(found(stores), (0, 0));
-        assert_eq!(
-            found(|b, o| load_first(b, o.out)),
-            (0, 0),
-            "one thread tells the others"
-        );
+        assert_eq!(found(|b, o| load_first(b, o.out)), (0, 0), "one thread broadcasts");
         let sums = |b: &mut KernelBuilder, o: &Outside| {
             let kind = OpKind::Reduce {
                 op: ReduceOp::Sum,

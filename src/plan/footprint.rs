@@ -1,9 +1,9 @@
-//! Which lane touches which element: whether two accesses to an allocation meet, and where.
+//! Which lane touches which element: whether two accesses to an allocation overlap, and where.
 //!
-//! Ranges of bytes ([`super::bytes`]) say which accesses cannot meet at all; of those that may, a [`FootprintId`] has the view and who
-//! holds its elements, and [`Footprints::meeting`] compares two of them element by element. Indices that are no numbers stand for all that
+//! Ranges of bytes ([`super::bytes`]) say which accesses cannot overlap at all; of those that may, a [`FootprintId`] has the view and which lanes
+//! hold its elements, and [`Footprints::overlap`] compares two of them element by element. Indices that are no numbers stand for all that
 //! they may be, so that what is found is never too little: two positions in one dimension count as the same unless their ranges
-//! are apart, and so do two slices that begin at multiples of their common size.
+//! are disjoint, and so do two slices that begin at multiples of their common size.
 use super::allocate::Allocation;
 use super::pending::Since;
 use crate::dtype::DType;
@@ -15,11 +15,11 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 
-/// A view, and who holds its elements.
+/// A view, and which lanes hold its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FootprintId(u32);
 
-/// Who touches the elements of a view.
+/// Which lanes touch the elements of a view.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Holder {
     /// The lanes that hold each of them.
@@ -34,9 +34,9 @@ pub enum Holder {
     All,
 }
 
-/// Where two accesses meet, at most.
+/// Where two accesses overlap, at most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Meeting {
+pub enum Overlap {
     Nowhere,
     /// What both touch, one lane touches.
     Lane,
@@ -59,12 +59,12 @@ struct Data {
     own_words: bool,
     /// Each element is one lane's.
     exclusive: bool,
-    /// Who touches each element of a layout, in the order of its indices, once somebody asked.
+    /// Which lanes touch each element of a layout, in the order of its indices, computed when first needed.
     holders: OnceCell<Vec<Option<Who>>>,
 }
 
 impl Data {
-    /// Who touches an element, by its number in the order of indices.
+    /// Which lanes touch an element, by its number in the order of indices.
     fn holders(&self, elements: u64) -> impl Fn(u64) -> Option<Who> {
         let each = match &self.holder {
             Holder::First => Err(Who::Lane(0)),
@@ -94,7 +94,7 @@ pub struct Footprints {
     plain: SecondaryMap<Alloc, Option<u32>>,
     footprints: Vec<Data>,
     numbers: FxHashMap<(RefUse, Holder), FootprintId>,
-    meetings: FxHashMap<(FootprintId, FootprintId), Meeting>,
+    cache: FxHashMap<(FootprintId, FootprintId), Overlap>,
 }
 
 impl Footprints {
@@ -111,7 +111,7 @@ impl Footprints {
             plain,
             footprints: vec![],
             numbers: FxHashMap::default(),
-            meetings: FxHashMap::default(),
+            cache: FxHashMap::default(),
         }
     }
 
@@ -137,7 +137,7 @@ impl Footprints {
         let footprint = FootprintId(self.footprints.len() as u32);
         let at = match view.steps.first() {
             Some(Step::Index(dims)) => {
-                // Outside of the dimension nobody knows where it is.
+                // Outside of the dimension it may be anywhere.
                 let is_inside = |dim: usize, v: Value| {
                     let (facts, extent) = (kernel.facts(v), kernel.allocs[view.alloc].shape.get(dim));
                     extent.is_some_and(|n| facts.within(0, i128::from(*n) - 1))
@@ -190,24 +190,24 @@ impl Footprints {
         }
     }
 
-    /// Where an access with the footprint `a` and a later one with the footprint `b` meet.
-    pub fn meeting(&mut self, kernel: &Kernel, (a, since): (FootprintId, Since), b: FootprintId) -> Meeting {
+    /// Where an access with the footprint `a` and a later one with the footprint `b` overlap.
+    pub fn overlap(&mut self, kernel: &Kernel, (a, since): (FootprintId, Since), b: FootprintId) -> Overlap {
         let (x, y) = (&self.footprints[a.0 as usize], &self.footprints[b.0 as usize]);
         if let Since::Count(v) = since
             && x.view.alloc == y.view.alloc
             && x.at.iter().any(|(dim, at)| *at == v && y.at.contains(&(*dim, v)))
         {
-            return Meeting::Nowhere;
+            return Overlap::Nowhere;
         }
-        let meeting = if a == b && x.exclusive && since == Since::Now {
-            Meeting::Lane
+        let overlap = if a == b && x.exclusive && since == Since::Now {
+            Overlap::Lane
         } else {
             let plain = &self.plain;
-            *self.meetings.entry((a, b)).or_insert_with(|| meet(kernel, plain, x, y))
+            *self.cache.entry((a, b)).or_insert_with(|| overlap(kernel, plain, x, y))
         };
-        match meeting {
-            Meeting::Lane if !(x.own_words && y.own_words) => Meeting::Warp,
-            meeting => meeting,
+        match overlap {
+            Overlap::Lane if !(x.own_words && y.own_words) => Overlap::Warp,
+            overlap => overlap,
         }
     }
 }
@@ -330,27 +330,27 @@ fn whole_bytes(elem: Elem) -> Option<u32> {
     }
 }
 
-fn meet(kernel: &Kernel, plain: &SecondaryMap<Alloc, Option<u32>>, x: &Data, y: &Data) -> Meeting {
+fn overlap(kernel: &Kernel, plain: &SecondaryMap<Alloc, Option<u32>>, x: &Data, y: &Data) -> Overlap {
     let data = &kernel.allocs[x.view.alloc];
     if x.view.place != y.view.place || whole_bytes(data.elem()).is_none() {
-        return Meeting::Anywhere;
+        return Overlap::Anywhere;
     }
     if x.view.alloc != y.view.alloc {
         // Allocations that share bytes.
         let bytes = |x: &Data| touched_bytes(kernel, plain, x);
         let both = || Some(compare(&bytes(x)?, &bytes(y)?));
-        return both().unwrap_or(Meeting::Anywhere);
+        return both().unwrap_or(Overlap::Anywhere);
     }
     let shape = &data.shape;
     let (Some((mut a, rest_a)), Some((mut b, rest_b))) = (parts(kernel, &x.view, shape), parts(kernel, &y.view, shape))
     else {
-        return Meeting::Anywhere;
+        return Overlap::Anywhere;
     };
     for (p, q) in a.iter_mut().zip(&mut b) {
         if p.size == 0 || q.size == 0 || p.end() <= q.lo || q.end() <= p.lo {
-            return Meeting::Nowhere;
+            return Overlap::Nowhere;
         }
-        // One of the two is all that the other may be, or they are apart.
+        // One of the two is all that the other may be, or they are disjoint.
         if p.size == q.size && p.is_aligned() && q.is_aligned() {
             for part in [p, q] {
                 (part.lo, part.hi, part.step) = (0, 0, 1);
@@ -358,33 +358,33 @@ fn meet(kernel: &Kernel, plain: &SecondaryMap<Alloc, Option<u32>>, x: &Data, y: 
         }
     }
     if x.holder == Holder::All || y.holder == Holder::All {
-        return Meeting::Anywhere;
+        return Overlap::Anywhere;
     }
     // The same elements, in the same order, wherever they are.
     let elements: u64 = a.iter().map(|p| p.size).product();
     if a == b && a.iter().all(Part::is_fixed) && rest_a == rest_b && elements <= MAX_ELEMENTS {
         let (a, b) = (x.holders(elements), y.holders(elements));
-        return worst((0..elements).filter_map(|at| Some(a(at)?.meets(b(at)?))));
+        return worst((0..elements).filter_map(|at| Some(a(at)?.overlap(b(at)?))));
     }
     let (Some(a), Some(b)) = (touched(x, &a, rest_a, shape), touched(y, &b, rest_b, shape)) else {
-        return Meeting::Anywhere;
+        return Overlap::Anywhere;
     };
     compare(&a, &b)
 }
 
-/// The worst of what elements say; none is asked behind one that says the worst.
-fn worst(meetings: impl Iterator<Item = Meeting>) -> Meeting {
-    let mut worst = Meeting::Nowhere;
-    for meeting in meetings {
-        worst = worst.max(meeting);
-        if worst == Meeting::Anywhere {
+/// The worst over all elements; stops where none can be worse.
+fn worst(overlaps: impl Iterator<Item = Overlap>) -> Overlap {
+    let mut worst = Overlap::Nowhere;
+    for overlap in overlaps {
+        worst = worst.max(overlap);
+        if worst == Overlap::Anywhere {
             break;
         }
     }
     worst
 }
 
-/// Who touches an element: a lane, or several.
+/// What touches an element: a lane, or several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
     Lane(u8),
@@ -410,17 +410,17 @@ impl Who {
             _ => Who::Several,
         }
     }
-    fn meets(self, other: Who) -> Meeting {
+    fn overlap(self, other: Who) -> Overlap {
         match (self, other) {
-            (Who::Lane(a), Who::Lane(b)) if a == b => Meeting::Lane,
-            (Who::Issuer, Who::Issuer) => Meeting::Lane,
-            _ if self.warp().is_some() && self.warp() == other.warp() => Meeting::Warp,
-            _ => Meeting::Anywhere,
+            (Who::Lane(a), Who::Lane(b)) if a == b => Overlap::Lane,
+            (Who::Issuer, Who::Issuer) => Overlap::Lane,
+            _ if self.warp().is_some() && self.warp() == other.warp() => Overlap::Warp,
+            _ => Overlap::Anywhere,
         }
     }
 }
 
-/// The positions that are touched, in ascending order, and by whom.
+/// The positions that are touched, in ascending order, and by which lanes.
 type Touched = Vec<(u64, Who)>;
 
 fn touched(x: &Data, parts: &[Part], rest: &[Step], shape: &[u64]) -> Option<Touched> {
@@ -503,10 +503,10 @@ fn positions(parts: &[Part], start: &[u64], rest: &[Step], shape: &[u64]) -> Opt
     Some(at)
 }
 
-fn compare(a: &Touched, b: &Touched) -> Meeting {
+fn compare(a: &Touched, b: &Touched) -> Overlap {
     let mut a = a.iter().peekable();
     worst(b.iter().filter_map(|(at, who)| {
         while a.next_if(|(before, _)| before < at).is_some() {}
-        a.next_if(|(same, _)| same == at).map(|(_, other)| other.meets(*who))
+        a.next_if(|(same, _)| same == at).map(|(_, other)| other.overlap(*who))
     }))
 }

@@ -1,36 +1,36 @@
 //! Places the barriers and fences that JAX's program-order semantics need.
 //!
-//! In a Pallas thread each op sees what the ones before it did, but the lanes and units that do them run apart. A forward
-//! analysis carries what is [`pending`](super::pending) (what may still be going on, and who knows of its end) through the
+//! In a Pallas thread each op sees what the ones before it did, but the lanes and units that do them diverge. A forward
+//! analysis carries what is [`pending`](super::pending) (what may still be going on, and what its end is ordered before) through the
 //! kernel, joins it over arms, and takes it round loops to the fixpoint; where an op is about to begin an access that conflicts
 //! with something pending, a barrier goes before it: of the warpgroup, in a warp region of the warp. What an op touches is
 //! [`effects::of`], in [`bytes`](super::bytes) of memory, so that unions and scopes that overlay each other are nothing special.
 //!
 //! Two accesses by lanes conflict where different lanes touch an element, which is looked up element by element
-//! ([`footprint`](super::footprint)): the same layout through the same view meets nobody else's, and what meets within one warp needs
+//! ([`footprint`](super::footprint)): the same layout through the same view is disjoint from lane to lane, and an overlap within one warp needs
 //! a barrier of the warp only. An arrival on an mbarrier releases the accesses of each warp that arrives, and every lane executes
 //! a wait, so what these order needs nothing more.
 //!
-//! **Apart.** In a warp region the warps run apart, and in a feeding loop ([`super::feeding_loops`]) the first warp runs alone: no
-//! barrier of the warpgroup can be placed inside. What conflicts with anything inside is ordered before it begins; so is
-//! everything where a warp inside arrives or signals for its warpgroup. What warps did in their region is known to nobody else
-//! behind it, and neither is what they were told by a wait; what one warp alone loads and stores there, as arms on its index say, is
-//! its lanes'. Behind a feeding loop the lane that issued knows, and the other warps meet it before they touch anything, or wait for an
-//! mbarrier that it has waited for.
+//! **Divergence.** In a warp region the warps diverge, and in a feeding loop ([`super::feeding_loops`]) the first warp runs alone: no
+//! barrier of the warpgroup can be placed inside. What conflicts with anything inside is ordered before it begins; so is everything where
+//! a warp inside arrives or signals for its warpgroup. What warps did in their region, or acquired by a wait there, is not ordered before other
+//! threads behind it; what one warp alone loads and stores there, by arms on its index, is its lanes'. Behind a feeding loop only the
+//! lane that issued has acquired anything: the other warps pass a barrier with it before they touch memory, or wait for an mbarrier that
+//! it has waited for.
 //!
 //! **Progress.** A bulk load arrives on its mbarrier by one lane. Warps that issue nothing would let that lane go ahead of their
-//! own waits, and a warp that falls two phases behind waits for a phase that is long past, for ever: a wait by each warp conflicts
+//! own waits, and a warp that falls two phases behind waits for a phase that is long past, and hangs: a wait by each warp conflicts
 //! with a later arrival by one lane, whatever the barriers are.
 //!
 //! **Proxies.** What units read of shared memory is committed by the user (`commit_smem`). JAX has no such op for what they
 //! overwrite there, and none for device memory: a proxy fence is placed before a bulk load over ordinary stores, and before a copy
-//! that meets them in device memory, whether they are this thread's or, behind a wait, another's. A load of shared memory may still be
-//! going on when its lane arrives on a barrier, or meets others, so that a bulk load into its place is the faster one (seen on an H100, with
+//! that overlaps them in device memory, whether they are this thread's or, behind a wait, another's. A load of shared memory may still be
+//! going on when its lane arrives on a barrier, or passes one, so that a bulk load into its place is the faster one (seen on an H100, with
 //! `ldmatrix` in front of an arrival: `docs/FOUND.md`): a fence is placed there, too.
 //!
 //! **Scopes.** A scope that takes over the memory of one that is over, in an earlier iteration perhaps, waits for everything that
 //! any warpgroup does there. A collective one begins with a barrier of the block, as in JAX. The kernel's end is the end of all of
-//! them: bulk stores have read by then, whoever has waited for them.
+//! them: bulk stores have read by then, whichever thread has waited for them.
 //!
 //! **Warpgroups** that take different arms are looked at one after the other: what one of them does needs nothing of the others.
 //!
@@ -91,7 +91,7 @@ pub fn run(kernel: &mut Kernel, assignment: &Assignment, allocation: &Allocation
     pass.placed
 }
 
-/// Behind the last op shared memory goes to another block: bulk stores that nobody has waited for have read it by then.
+/// Behind the last op shared memory goes to another block: bulk stores without a wait have read it by then.
 fn end_kernel(kernel: &mut Kernel, state: &State) {
     let (unread, open) = state.unread_stores();
     let body = kernel.body;
@@ -140,16 +140,16 @@ enum Mode {
     Insert,
 }
 
-/// What a region does whose executors run apart.
+/// What a region with divergent executors does.
 #[derive(Default)]
 struct Divergent {
     accesses: Vec<Access>,
     /// Of what one warp of a warp region touches by ordinary accesses, by what it is to the warp that does: what it is to the
     /// warpgroup; None: several warps do.
     alone: FxHashMap<(Bytes, Option<FootprintId>), Option<FootprintId>>,
-    /// Some warp tells others, in the name of its warpgroup.
+    /// Some warp releases, for its warpgroup.
     releases: bool,
-    /// Some warp commits what it knows of in shared memory, to units that read it.
+    /// Some warp commits shared memory to units that read it.
     commits: bool,
 }
 
@@ -165,7 +165,7 @@ struct Pass<'a> {
     allocation: &'a Allocation,
     /// What the kernel writes by any proxy.
     written: SecondaryMap<Alloc, bool>,
-    /// What ordinary stores write and copies meet.
+    /// What ordinary stores write and copies touch.
     mixed: Vec<Bytes>,
     /// Shared memory that copies fill.
     filled: Vec<Bytes>,
@@ -173,7 +173,7 @@ struct Pass<'a> {
     /// The block has other warpgroups.
     shares_block: bool,
     placed: Vec<Op>,
-    /// Whose way through the kernel this is.
+    /// The warpgroup that is followed through the kernel.
     warpgroup: u32,
     /// A scope has begun already.
     has_scope_before: bool,
@@ -193,7 +193,7 @@ struct Pass<'a> {
 impl Pass<'_> {
     // ------------------------------------------------------------ what ops do
 
-    /// Who touches what of a view. `all`: every lane reads it as a whole.
+    /// Which lanes touch what of a view. `all`: every lane reads it as a whole.
     fn footprint(
         &mut self,
         kernel: &Kernel,
@@ -224,7 +224,7 @@ impl Pass<'_> {
         for effect in effects::of(&data.kind) {
             let bytes = bytes::of(kernel, self.assignment, self.allocation, effect.view);
             let is_device = matches!(bytes.space, Space::Device(_));
-            // Nobody minds readers of what nobody writes.
+            // Reads of what no thread writes need no order.
             if is_device && !self.written[effect.alloc] {
                 continue;
             }
@@ -236,7 +236,7 @@ impl Pass<'_> {
                 Actor::Issuer => By::Issuer,
                 Actor::Warps => By::Warps,
             };
-            // A scalar: every lane reads it, unless one tells the others; the first one writes it.
+            // A scalar: every lane reads it, unless one broadcasts it; the first one writes it.
             let is_scalar = effect.actor == Actor::Lanes && effect.view.shape.is_empty();
             let by_first = self.allocation.rendezvous[op] || self.allocation.by_leader[op];
             let is_scalar = is_scalar && !is_device && !by_first;
@@ -277,15 +277,15 @@ impl Pass<'_> {
         out
     }
 
-    /// The bytes of ordinary stores that copies meet.
+    /// The bytes of ordinary stores that copies touch.
     fn mixed(&mut self, kernel: &Kernel) -> Vec<Bytes> {
-        let (mut stored, mut met) = (vec![], vec![]);
+        let (mut stored, mut copied) = (vec![], vec![]);
         let mut ops = vec![];
         kernel.for_each_op(&mut |op| ops.push(op));
         for op in ops {
             for access in self.accesses(kernel, op).iter() {
-                if is_fenced_here(access) && !met.contains(&access.bytes) {
-                    met.push(access.bytes);
+                if is_fenced_here(access) && !copied.contains(&access.bytes) {
+                    copied.push(access.bytes);
                 }
                 let is_store = access.proxy == Proxy::Generic && access.writes && access.bytes != Bytes::PROGRESS;
                 if is_store && !stored.contains(&access.bytes) {
@@ -293,7 +293,7 @@ impl Pass<'_> {
                 }
             }
         }
-        stored.retain(|bytes| met.iter().any(|other| bytes.overlap(other)));
+        stored.retain(|bytes| copied.iter().any(|other| bytes.overlap(other)));
         stored
     }
 
@@ -347,7 +347,7 @@ impl Pass<'_> {
                     }
                     (access.by, access.footprint) = match footprint {
                         Some(footprint) => (By::Lanes, Some(footprint)),
-                        None => (By::Somebody, access.footprint),
+                        None => (By::SomeWarp, access.footprint),
                     };
                 }
                 if !out.accesses.contains(&access) {
@@ -382,14 +382,14 @@ impl Pass<'_> {
 
     fn place(&mut self, kernel: &mut Kernel, state: &State, mode: Mode, out: &mut Vec<Op>, kind: OpKind, loc: Loc) {
         if mode == Mode::Insert {
-            let meets_all = matches!(
+            let is_wide = matches!(
                 kind,
                 OpKind::Sync {
                     group: Group::Warpgroup | Group::Block
                 }
             );
             let op = kernel.new_op(kind, [], state.group, loc);
-            if meets_all {
+            if is_wide {
                 self.placed.push(op);
             }
             out.push(op);
@@ -399,18 +399,18 @@ impl Pass<'_> {
     /// A barrier before the op that is about to be pushed.
     fn sync(&mut self, kernel: &mut Kernel, state: &mut State, mode: Mode, out: &mut Vec<Op>, group: Group, loc: Loc) {
         self.place(kernel, state, mode, out, OpKind::Sync { group }, loc);
-        state.meet(group);
+        state.pass_barrier(group);
     }
 
     /// What an access needs before it. Not `all`: only because of what a wait by one lane has ended.
     fn need(&mut self, kernel: &Kernel, state: &State, new: &Access, all: bool) -> Option<Need> {
         let counts = |old: &&Pending| {
-            let is_told = old.bytes.space == Space::Everything || new.proxy == Proxy::Generic;
-            all || is_told && matches!(old.end, End::Issuer { .. })
+            let is_acquired = old.bytes.space == Space::Everything || new.proxy == Proxy::Generic;
+            all || is_acquired && matches!(old.end, End::Issuer { .. })
         };
-        let mut meeting = |a: (FootprintId, Since), b: FootprintId| self.footprints.meeting(kernel, a, b);
+        let mut overlap = |a: (FootprintId, Since), b: FootprintId| self.footprints.overlap(kernel, a, b);
         let pending = state.pending.iter().filter(counts);
-        pending.filter_map(|old| conflict(old, new, &mut meeting)).max()
+        pending.filter_map(|old| conflict(old, new, &mut overlap)).max()
     }
 
     // ------------------------------------------------------------ the walk
@@ -438,7 +438,7 @@ impl Pass<'_> {
             Some(Control::For { .. } | Control::While { .. }) => {
                 self.loop_(kernel, op, state, mode);
                 out.push(op);
-                // A loop that polls is a wait, for what others may have told by any store.
+                // A loop that polls is a wait: it acquires what any store of others may have released.
                 if self.polling.loops.contains(op) {
                     state.release();
                     self.acquire(state);
@@ -495,7 +495,7 @@ impl Pass<'_> {
                 out.push(op);
                 self.order(kernel, op, state);
                 if self.allocation.rendezvous[op] {
-                    state.meet(state.group);
+                    state.pass_barrier(state.group);
                     // Behind what passes through scratch it reads what is in place.
                     if let OpKind::DotInPlace { .. } = kernel.ops[op].kind {
                         self.accesses(kernel, op).iter().for_each(|access| state.begin(access));
@@ -512,25 +512,25 @@ impl Pass<'_> {
             false => self.accesses(kernel, op),
         };
         if effects::order(&kernel.ops[op].kind) == Order::RendezvousBefore {
-            state.meet(state.group);
+            state.pass_barrier(state.group);
         }
         for (kind, shared) in [
             (FenceKind::ProxyAsyncGlobal, false),
             (FenceKind::ProxyAsyncSharedCta, true),
         ] {
             let overlaps = |list: &[Bytes], access: &Access| list.iter().any(|bytes| bytes.overlap(&access.bytes));
-            let meets = |access: &Access| {
+            let overlaps_copy = |access: &Access| {
                 let fenced_here = is_fenced_here(access) && (access.bytes.space == Space::Shared) == shared;
                 let stores = (self.automatic || !shared) && overlaps(&state.unfenced, access);
                 fenced_here && (stores || shared && overlaps(&state.unread, access))
             };
-            // Who is told may have it filled again.
+            // A thread that is ordered behind it may have it filled again.
             let arrives = matches!(
                 kernel.ops[op].kind,
                 OpKind::BarrierArrive { .. } | OpKind::MbarrierArrive { .. }
             );
             let releases = shared && arrives && !state.unread.is_empty();
-            if releases || accesses.iter().any(meets) {
+            if releases || accesses.iter().any(overlaps_copy) {
                 self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);
                 state.fence(shared);
             }
@@ -540,7 +540,7 @@ impl Pass<'_> {
             .iter()
             .filter_map(|access| self.need(kernel, state, access, all))
             .max();
-        // Who waits for, or arrives on, a barrier that one warp has waited for alone is not to be a phase ahead of it.
+        // A wait for, or arrival on, a barrier that one warp has waited for alone must not be a phase ahead of it.
         let barrier = if let OpKind::BarrierArrive { barrier, .. } = &kernel.ops[op].kind {
             Some(barrier.alloc)
         } else if let Order::Wait(barrier) = effects::order(&kernel.ops[op].kind) {
@@ -593,9 +593,9 @@ impl Pass<'_> {
                 state.release();
                 self.acquire(state);
             }
-            Order::Rendezvous(group) => state.meet(group),
+            Order::Rendezvous(group) => state.pass_barrier(group),
             Order::RendezvousExecuting { acquires, signals } => {
-                state.meet(state.group);
+                state.pass_barrier(state.group);
                 if acquires {
                     self.acquire(state);
                 }
@@ -615,7 +615,7 @@ impl Pass<'_> {
             Order::WaitWgmma { n } => state.wait_wgmma(n),
             Order::CommitSmem => {
                 state.fence(true);
-                state.meet(state.group);
+                state.pass_barrier(state.group);
             }
             Order::FenceShared => state.fence(true),
             Order::FenceDevice => state.fence(false),
@@ -636,7 +636,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Others have told of their stores, and of what they had learnt.
+    /// Stores of others are ordered before what follows, and so is what they had acquired.
     fn acquire(&self, state: &mut State) {
         state.acquire();
         // In shared memory, those are the block's other warpgroups.
@@ -652,7 +652,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Orders everything that matters before an op in which warps run apart.
+    /// Orders everything that matters before an op in which warps diverge.
     fn begin_divergent(
         &mut self,
         kernel: &mut Kernel,
@@ -664,13 +664,13 @@ impl Pass<'_> {
     ) {
         let divergent = self.divergent(kernel, op);
         let feeds = self.allocation.feeding.loops[op];
-        // Who falls behind in a feeding loop hangs for ever, whoever places barriers.
+        // A warp that falls behind in a feeding loop hangs, whatever places barriers.
         let need = divergent.accesses.iter().filter_map(|access| {
             let all = self.automatic || feeds && access.bytes == Bytes::PROGRESS;
             self.need(kernel, state, access, all)
         });
         let mut need = need.max();
-        let is_known = |p: &Pending| divergent.releases && p.is_told_of() || divergent.commits && p.is_committed();
+        let is_known = |p: &Pending| divergent.releases && p.needs_release() || divergent.commits && p.is_committed();
         if self.automatic && state.pending.iter().any(is_known) {
             need = Some(Need::Group);
         }
@@ -707,7 +707,7 @@ impl Pass<'_> {
             self.place(kernel, state, mode, out, OpKind::WaitSmemToGmem { n, scope }, loc);
             state.wait_stores(n, scope);
         }
-        // Every warpgroup has to have left it; one alone meets where it touches something.
+        // Every warpgroup has to have left it; one alone passes a barrier where it touches something.
         let is_left = state
             .left
             .iter()

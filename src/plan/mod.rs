@@ -1,9 +1,9 @@
 //! Plans: where data lives and in what order it is touched, decided on the kernel before a line of PTX is written.
 //!
 //! * [`allocate`]: the places of data, barriers and scratch in shared memory;
-//! * [`arrivals`]: who arrives on barriers, and how often;
+//! * [`arrivals`]: which threads arrive on barriers, and how often;
 //! * [`feeding_loops`]: loops in which a warpgroup does nothing but wait and issue loads;
-//! * [`leading_loads`]: loads that one lane makes, and needs to tell nobody of;
+//! * [`leader_loads`]: loads that one lane makes, for itself;
 //! * [`parked`]: accumulators that do not fit into registers, and where their columns wait for a product;
 //! * [`rendezvous`]: arrivals by which warpgroups take turns, and what they are tied to;
 //! * [`scratch`]: what passes through shared memory that no user allocated;
@@ -14,7 +14,7 @@
 //! * [`traffic`]: what ops move, for reports;
 //! * [`verify_order`]: whether they are enough, found by other means.
 //!
-//! Architecture invariant: this room reads the kernel and its layouts, and knows no PTX.
+//! Architecture invariant: this room reads the kernel and its layouts, and is without PTX.
 pub mod accesses;
 pub mod allocate;
 pub mod arrivals;
@@ -22,7 +22,7 @@ pub mod bytes;
 pub mod feeding_loops;
 pub mod footprint;
 pub mod insert_barriers;
-pub mod leading_loads;
+pub mod leader_loads;
 pub mod parked;
 pub mod pending;
 pub mod refills;

@@ -64,7 +64,7 @@ impl Moved {
     ///
     /// Random loops that carry too many accumulators, on an H200 (`benchmarks/parked.py`). The costs are from 108 of them; none of 124
     /// others is slower parked than spilled where this parks it. Of all 232, over the time that they take spilled, geometric mean and range:
-    /// parked 0.709, 0.13 to 9.7; as this says 0.662, 0.13 to 1.02.
+    /// parked 0.709, 0.13 to 9.7; by this choice 0.662, 0.13 to 1.02.
     pub fn is_worse_than_spilling(self, words: u64, waits: u64) -> bool {
         SHARED_COSTS * self.shared + OWN_COSTS * self.own + WAIT_COSTS * waits > 2 * words
     }
@@ -196,7 +196,7 @@ struct Chain {
     words: u32,
 }
 
-/// Who uses a value.
+/// The uses of a value.
 #[derive(Clone, Copy)]
 enum User {
     Op(Op),
@@ -257,7 +257,7 @@ fn chains(kernel: &Kernel) -> Vec<Chain> {
     starts.into_iter().filter_map(chain).collect()
 }
 
-/// Who uses accumulators, and where ops are.
+/// The uses of accumulators, and where ops are.
 struct Uses<'a> {
     users: &'a FxHashMap<Value, Vec<User>>,
     region_of: &'a SecondaryMap<Op, PackedOption<Region>>,
@@ -586,7 +586,7 @@ mod tests {
         Crowded,
         /// Two products of each, directly behind one another, or with a wait between them.
         Twice,
-        Apart,
+        Separate,
     }
 
     /// What is parked of accumulators of `[64, columns]` that a loop carries: the columns that stay of each, and words in shared memory.
@@ -657,10 +657,10 @@ mod tests {
                         b.op(OpKind::WgmmaWait { n: 0, accs: vec![acc] }, std::slice::from_ref(ty))[0]
                     };
                     acc = multiplied(b, acc);
-                    if what == What::Apart {
+                    if what == What::Separate {
                         acc = waited(b, acc);
                     }
-                    if matches!(what, What::Twice | What::Apart) {
+                    if matches!(what, What::Twice | What::Separate) {
                         acc = multiplied(b, acc);
                     }
                     results.push(waited(b, acc));
@@ -708,7 +708,7 @@ mod tests {
         let notes = run(&kernel, &assignment, &mut allocation, false).unwrap();
         assert_eq!(spilled.len(), notes.len());
         let parked = &allocation.parked;
-        let trips = if what == What::Apart { 2 } else { 1 };
+        let trips = if what == What::Separate { 2 } else { 1 };
         let Moved { shared, own } = parked.moved;
         assert_eq!(shared, trips * u64::from(parked.shared_words));
         assert_eq!(shared + own, trips * u64::from(parked.words));
@@ -744,7 +744,7 @@ mod tests {
 
     #[test]
     fn products_behind_one_another_move_it_once() {
-        for what in [What::Twice, What::Apart] {
+        for what in [What::Twice, What::Separate] {
             assert_eq!(parked(&[256, 256], what, 0), (vec![144, 256], 56, 56));
             let (_, words, shared) = parked(&[256, 256], what, 172 * 1024);
             assert!(shared < words);

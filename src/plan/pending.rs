@@ -1,34 +1,34 @@
 //! What may still be going on at a point of a kernel, and the one rule of what conflicts with it.
 //!
 //! A Pallas thread's ops are done by 128 lanes, by units that one lane or each warp has started, and in warp regions by one warp
-//! apart from the others; nothing keeps these together but barriers. A [`Pending`] access is one whose end somebody of the
-//! group may not know of yet. [`End`] says who does know:
+//! that diverges from the others; only barriers order them. A [`Pending`] access is one whose end is not yet ordered before all
+//! that the group does next. [`End`] says which threads it is ordered before:
 //!
-//! | how an access ends | who knows | until |
+//! | how an access ends | ordered before | until |
 //! |---|---|---|
-//! | lanes load or store | each lane its own part; other lanes of its warp behind a barrier of the warp | the group's barrier |
-//! | wgmma reads its operands | nobody, until a wait covers its group; then each warp that waited | a barrier behind the wait |
-//! | a bulk store reads, writes | nobody, until a wait covers its group; then the lane that issued it, its warp behind a barrier of the warp | a barrier behind the wait |
-//! | a bulk load writes | whoever waits for its mbarrier: every lane of the group that waits | – |
+//! | lanes load or store | each lane's own part before that lane; before its warp behind a barrier of the warp | the group's barrier |
+//! | wgmma reads its operands | none, until a wait covers its group; then each warp that waited | a barrier behind the wait |
+//! | a bulk store reads, writes | none, until a wait covers its group; then the lane that issued it, its warp behind a barrier of the warp | a barrier behind the wait |
+//! | a bulk load writes | every lane of the group that waits for its mbarrier | – |
 //! | anything in a warp region | some warp, even behind barriers of that warp | the warpgroup's barrier |
 //!
-//! What nobody has waited for is no business of barriers: the wait is the user's to write.
+//! Barriers order nothing that no wait covers: the wait is the user's to write.
 use super::bytes::{Bytes, Space};
-use super::footprint::{FootprintId, Meeting};
+use super::footprint::{FootprintId, Overlap};
 use crate::kernel_ir::effects::{Completion, Proxy};
 use crate::kernel_ir::rings::Part;
 use crate::kernel_ir::{Alloc, Group, Value, WaitScope};
 
 /// More entries are made coarser.
 const MAX_PENDING: usize = 64;
-/// More younger groups are not told apart.
+/// More younger groups are not distinguished.
 const MANY: u32 = 8;
 
 /// An access that an op is about to make.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Access {
     pub bytes: Bytes,
-    /// Who touches what of them, if that is known.
+    /// Which lane touches what of them, if that is known.
     pub footprint: Option<FootprintId>,
     /// The slot that all of it lies in.
     pub slot: Option<Part>,
@@ -39,7 +39,7 @@ pub struct Access {
     pub ends: Ends,
 }
 
-/// Who begins an access.
+/// What begins an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     /// Lanes, each its own elements.
@@ -49,7 +49,7 @@ pub enum By {
     /// Each warp.
     Warps,
     /// Some warp of a warp region.
-    Somebody,
+    SomeWarp,
 }
 
 /// How an access ends.
@@ -61,7 +61,7 @@ pub enum Ends {
     Store {
         written: bool,
     },
-    /// By an mbarrier: whoever waits knows.
+    /// By an mbarrier: before all that wait for it.
     Barrier,
 }
 
@@ -80,9 +80,9 @@ impl Ends {
 pub struct Pending {
     pub bytes: Bytes,
     pub footprint: Option<FootprintId>,
-    /// It was made in a slot of this ring, before anybody can have known that the slot's next refill is over: before that was issued.
+    /// It was made in a slot of this ring, before the slot's next refill was issued.
     before_refill: Option<Alloc>,
-    /// A slot that none of it is in, as its refill says that was waited for.
+    /// A slot that none of it is in, by its refill that was waited for.
     outside: Option<Part>,
     since: Since,
     reads: bool,
@@ -92,8 +92,8 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Whether it is over, and somebody who is told that the group is done relies on that.
-    pub fn is_told_of(&self) -> bool {
+    /// Whether it is over, and a release by the group has to order it before others.
+    pub fn needs_release(&self) -> bool {
         let data = match self.bytes.space {
             Space::Device(_) => self.writes,
             Space::Shared | Space::Peers | Space::Everything | Space::Progress => true,
@@ -101,7 +101,7 @@ impl Pending {
         data && !self.end.is_running()
     }
 
-    /// Whether it is a store that units read only behind a fence by somebody who knows of it.
+    /// Whether it is a store that units read only behind a fence by a thread that it is ordered before.
     pub fn is_committed(&self) -> bool {
         let in_shared = !matches!(self.bytes.space, Space::Device(_) | Space::Progress);
         in_shared && self.writes && self.generic && !self.end.is_running()
@@ -110,10 +110,9 @@ impl Pending {
     /// Whether whatever conflicts with `other` conflicts with this.
     fn covers(&self, other: &Pending) -> bool {
         let ends = match (self.end, other.end) {
-            (End::Lanes { met: a }, End::Lanes { met: b }) | (End::Issuer { met: a }, End::Issuer { met: b }) => {
-                !a || b
-            }
-            (a, b) => a.is_like(b) && a.join(b) == a,
+            (End::Lanes { converged: a }, End::Lanes { converged: b })
+            | (End::Issuer { converged: a }, End::Issuer { converged: b }) => !a || b,
+            (a, b) => a.is_same_kind(b) && a.join(b) == a,
         };
         self.bytes.covers(&other.bytes)
             && (self.footprint.is_none()
@@ -127,7 +126,7 @@ impl Pending {
     }
 }
 
-/// When an access was begun, as far as that says where its view was.
+/// When an access was begun, as far as its view depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Since {
     /// The view is where it is now.
@@ -138,14 +137,14 @@ pub enum Since {
     Before,
 }
 
-/// Who knows that an access is over.
+/// What the end of an access is ordered before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// Nobody: wgmmas with so many younger groups.
+    /// Nothing yet: wgmmas with so many younger groups.
     Wgmma {
         younger: Younger,
     },
-    /// Nobody: a bulk store, issued by a lane of a group like this.
+    /// Nothing yet: a bulk store, issued by a lane of a group like this.
     Store {
         written: bool,
         issued: Group,
@@ -153,17 +152,17 @@ pub enum End {
         open: bool,
         younger: Younger,
     },
-    /// Each lane its own part. `met`: the others of its warp, too.
+    /// Each lane, of its own part. `converged`: the others of its warp, too.
     Lanes {
-        met: bool,
+        converged: bool,
     },
-    /// The lane that issued it. `met`: the others of its warp, too.
+    /// The lane that issued it. `converged`: the others of its warp, too.
     Issuer {
-        met: bool,
+        converged: bool,
     },
     Warps,
     /// Some warp of a warp region that is over.
-    Somebody,
+    SomeWarp,
     /// The executing warp; others don't.
     Warp,
 }
@@ -214,13 +213,13 @@ impl Younger {
 }
 
 impl End {
-    /// Whether nobody knows.
+    /// Whether it is ordered before nothing yet.
     pub fn is_running(self) -> bool {
         matches!(self, End::Wgmma { .. } | End::Store { .. })
     }
 
     /// The same but for what is counted.
-    fn is_like(self, other: End) -> bool {
+    fn is_same_kind(self, other: End) -> bool {
         match (self, other) {
             (End::Wgmma { .. }, End::Wgmma { .. }) => true,
             (
@@ -273,17 +272,17 @@ pub enum Need {
     Group,
 }
 
-/// The one rule: what `new` needs before it because of `old`. `meeting`: of an earlier footprint (of an earlier iteration?) and a later one.
+/// The one rule: what `new` needs before it because of `old`. `overlap`: of an earlier footprint (of an earlier iteration?) and a later one.
 pub fn conflict(
     old: &Pending,
     new: &Access,
-    meeting: &mut impl FnMut((FootprintId, Since), FootprintId) -> Meeting,
+    overlap: &mut impl FnMut((FootprintId, Since), FootprintId) -> Overlap,
 ) -> Option<Need> {
     let is_outside = old.outside.is_some() && old.outside == new.slot;
     if !(old.writes || new.writes) || !old.bytes.overlap(&new.bytes) || is_outside {
         return None;
     }
-    let met = match (old.end, new.by) {
+    let converged = match (old.end, new.by) {
         (End::Wgmma { .. } | End::Store { .. } | End::Warp, _) => return None,
         // What units read of shared memory is committed by the user, which is a barrier.
         (End::Lanes { .. }, By::Issuer | By::Warps)
@@ -292,35 +291,35 @@ pub fn conflict(
             return None;
         }
         (End::Issuer { .. }, By::Issuer) => return None,
-        (End::Lanes { met } | End::Issuer { met }, By::Lanes | By::Issuer) => Some(met),
-        (End::Lanes { .. } | End::Issuer { .. } | End::Warps | End::Somebody, _) => None,
+        (End::Lanes { converged } | End::Issuer { converged }, By::Lanes | By::Issuer) => Some(converged),
+        (End::Lanes { .. } | End::Issuer { .. } | End::Warps | End::SomeWarp, _) => None,
     };
     let place = match (old.footprint, new.footprint) {
-        (Some(a), Some(b)) => meeting((a, old.since), b),
-        (None, _) | (_, None) => Meeting::Anywhere,
+        (Some(a), Some(b)) => overlap((a, old.since), b),
+        (None, _) | (_, None) => Overlap::Anywhere,
     };
-    match (place, met) {
-        (Meeting::Nowhere, _) | (Meeting::Lane, Some(_)) | (Meeting::Warp, Some(true)) => None,
-        (Meeting::Warp, Some(false)) => Some(Need::Warp),
-        (Meeting::Anywhere, Some(_)) | (_, None) => Some(Need::Group),
+    match (place, converged) {
+        (Overlap::Nowhere, _) | (Overlap::Lane, Some(_)) | (Overlap::Warp, Some(true)) => None,
+        (Overlap::Warp, Some(false)) => Some(Need::Warp),
+        (Overlap::Anywhere, Some(_)) | (_, None) => Some(Need::Group),
     }
 }
 
 /// What is pending at a point.
 #[derive(Clone, PartialEq, Debug)]
 pub struct State {
-    /// Who executes: a warpgroup, or a warp in a warp region.
+    /// The executor: a warpgroup, or a warp in a warp region.
     pub group: Group,
     pub pending: Vec<Pending>,
-    /// Ordinary stores that units do not know of yet: no proxy fence came since.
+    /// Ordinary stores that units need not see yet: no proxy fence came since.
     pub unfenced: Vec<Bytes>,
     /// Ordinary loads of shared memory that copies fill, which may still be going on: no proxy fence came since.
     pub unread: Vec<Bytes>,
     /// Shared memory of scopes that are over, which other warpgroups may still be in.
     pub left: Vec<Bytes>,
-    /// Slots whose refill was waited for, and of whose next refill nobody can have told.
+    /// Slots whose refill was waited for, and whose next refill cannot have been acquired.
     filled: Vec<Part>,
-    /// Others may have learnt of one of these waits.
+    /// One of these waits may have been released to others.
     released: bool,
 }
 
@@ -342,7 +341,7 @@ impl State {
             (p.bytes, p.footprint, p.since) == (new.bytes, new.footprint, new.since)
                 && (p.before_refill, p.outside) == (new.before_refill, new.outside)
                 && (p.reads, p.writes, p.generic) == (new.reads, new.writes, new.generic)
-                && p.end.is_like(new.end)
+                && p.end.is_same_kind(new.end)
         };
         if self.pending.iter().any(|old| old.covers(&new)) {
             return;
@@ -363,13 +362,13 @@ impl State {
         let mut coarse: Vec<Pending> = vec![];
         for p in &self.pending {
             let end = match p.end {
-                End::Lanes { met: _ } => End::Lanes { met: false },
-                End::Issuer { met: _ } => End::Issuer { met: false },
+                End::Lanes { converged: _ } => End::Lanes { converged: false },
+                End::Issuer { converged: _ } => End::Issuer { converged: false },
                 end => end,
             };
             match coarse
                 .iter_mut()
-                .find(|c| c.bytes.space == p.bytes.space && c.generic == p.generic && c.end.is_like(end))
+                .find(|c| c.bytes.space == p.bytes.space && c.generic == p.generic && c.end.is_same_kind(end))
             {
                 Some(c) => {
                     c.bytes = c.bytes.hull(&p.bytes);
@@ -424,7 +423,7 @@ impl State {
         }
     }
 
-    /// Units know of all stores to this kind of memory that the lanes have seen, and the lanes have read what they read of it.
+    /// All stores to this kind of memory that the lanes have seen, and all of their loads of it, are ordered before what units do.
     pub fn fence(&mut self, shared: bool) {
         self.unfenced.retain(|bytes| (bytes.space == Space::Shared) != shared);
         if shared {
@@ -449,10 +448,10 @@ impl State {
                 open: true,
                 younger: Younger::NONE,
             },
-            (Ends::WithTheOp, By::Lanes) => End::Lanes { met: false },
-            (Ends::WithTheOp, By::Issuer) => End::Issuer { met: false },
+            (Ends::WithTheOp, By::Lanes) => End::Lanes { converged: false },
+            (Ends::WithTheOp, By::Issuer) => End::Issuer { converged: false },
             (Ends::WithTheOp, By::Warps) => End::Warps,
-            (Ends::WithTheOp, By::Somebody) => End::Somebody,
+            (Ends::WithTheOp, By::SomeWarp) => End::SomeWarp,
         };
         self.add(Pending {
             bytes: access.bytes,
@@ -513,7 +512,7 @@ impl State {
         let group = self.group;
         self.wait(|end| match end {
             End::Store { written: true, .. } if scope == WaitScope::SmemRead => (None, Some(end)),
-            End::Store { issued, .. } if issued != group => (Some(End::Somebody), Some(end)),
+            End::Store { issued, .. } if issued != group => (Some(End::SomeWarp), Some(end)),
             End::Store {
                 written,
                 issued,
@@ -527,19 +526,19 @@ impl State {
                     open: false,
                     younger,
                 });
-                (some.then_some(End::Issuer { met: false }), left)
+                (some.then_some(End::Issuer { converged: false }), left)
             }
             end => (None, Some(end)),
         });
     }
 
-    /// The lanes of `group` meet.
-    pub fn meet(&mut self, group: Group) {
+    /// A barrier of `group`.
+    pub fn pass_barrier(&mut self, group: Group) {
         match (self.group, group) {
             (Group::Warp, _) => self.end(|end| (!end.is_running()).then_some(End::Warp)),
             (Group::Warpgroup | Group::Block, Group::Warp) => self.end(|end| match end {
-                End::Lanes { met: false } => Some(End::Lanes { met: true }),
-                End::Issuer { met: false } => Some(End::Issuer { met: true }),
+                End::Lanes { converged: false } => Some(End::Lanes { converged: true }),
+                End::Issuer { converged: false } => Some(End::Issuer { converged: true }),
                 _ => None,
             }),
             (Group::Warpgroup | Group::Block, Group::Warpgroup | Group::Block) => {
@@ -553,7 +552,7 @@ impl State {
         }
     }
 
-    /// What is pending has been begun at another time now, as `later` says of its footprint.
+    /// What is pending has been begun at another time now, by `later` of its footprint.
     pub fn later(&mut self, later: impl Fn(FootprintId, Since) -> Since) {
         let since = |p: &Pending| p.footprint.map_or(p.since, |footprint| later(footprint, p.since));
         if self.pending.iter().any(|p| since(p) != p.since) {
@@ -563,19 +562,19 @@ impl State {
         }
     }
 
-    /// Others may learn from here on of what came before.
+    /// What came before may be ordered before what others do from here on.
     pub fn release(&mut self) {
         self.released = true;
     }
 
-    /// Others have told, of whatever followed from what they had learnt.
+    /// What others have done is ordered before what follows, also what followed from a release by this group.
     pub fn acquire(&mut self) {
         if std::mem::take(&mut self.released) {
             self.filled.clear();
         }
     }
 
-    /// Nothing is known of what others may have told.
+    /// Whatever others have done may be ordered before what follows.
     pub fn forget_filled(&mut self) {
         self.filled.clear();
     }
@@ -618,13 +617,13 @@ impl State {
         for &p in &region.pending {
             let known = alone(&p).filter(|_| p.generic && matches!(p.end, End::Lanes { .. } | End::Warp));
             let (footprint, end) = match known {
-                Some(footprint) => (Some(footprint), End::Lanes { met: false }),
+                Some(footprint) => (Some(footprint), End::Lanes { converged: false }),
                 None if p.end.is_running() => (p.footprint, p.end),
-                None => (p.footprint, End::Somebody),
+                None => (p.footprint, End::SomeWarp),
             };
             self.add(Pending { footprint, end, ..p });
         }
-        // Its warps ran apart: what one of them was told may follow from what another one told.
+        // Its warps diverged: what one acquired may follow from what another one released.
         self.forget_filled();
         for &bytes in &region.unfenced {
             self.unfence(bytes);
@@ -637,7 +636,7 @@ impl State {
         }
     }
 
-    /// In a warp region, the warp has been told of accesses by others; in a feeding loop, the issuing lane has.
+    /// In a warp region, the warp has acquired others' accesses; in a feeding loop, the issuing lane has.
     pub fn acquire_alone(&mut self) {
         self.add(Pending {
             bytes: Bytes::EVERYTHING,
@@ -650,12 +649,12 @@ impl State {
             generic: true,
             end: match self.group {
                 Group::Warp => End::Warp,
-                Group::Warpgroup | Group::Block => End::Issuer { met: false },
+                Group::Warpgroup | Group::Block => End::Issuer { converged: false },
             },
         });
     }
 
-    /// What runs on in these bytes: whether wgmmas do, bulk stores, bulk stores whose group is not committed.
+    /// What is still running in these bytes: whether wgmmas do, bulk stores, bulk stores whose group is not committed.
     pub fn running_in(&self, bytes: &[Bytes]) -> (bool, bool, bool) {
         let (mut wgmmas, mut stores, mut open_) = (false, false, false);
         for p in self

@@ -1,11 +1,11 @@
 //! Slots that a bulk load refills before a barrier's phase ends.
 //!
-//! Whoever has waited for a phase of `full[s]`, which a load into all of `x[s]` is part of, knows that whatever was done to `x[s]` before
+//! Behind a wait for a phase of `full[s]`, which a load into all of `x[s]` is part of, all that was done to `x[s]` before
 //! that load was issued is over, for every warp. So no barrier is needed on account of it, wherever `s` points.
 //!
 //! *When* it was issued, a wait does not say. What this warpgroup does to `x[s]` is ordered with the load, so it comes before the load is
-//! issued, or its executor has been told that the load is over: by the wait for `full[s]`, or by whoever has waited for it, through another
-//! barrier. The latter takes time. Nobody issues the next load into `x[s]` before this warpgroup is known to have seen the last phase of
+//! issued, or its executor has acquired the end of the load: by the wait for `full[s]`, or from a thread that has waited for it, through another
+//! barrier. The latter takes time. No thread issues the next load into `x[s]` before this warpgroup has seen the last phase of
 //! `full[s]`, or it could miss that phase. So between its wait for one phase and the next, what comes before a release by this
 //! warpgroup that is followed by an acquire was before the next load. That is forgotten at the next wait, and nothing else.
 //!
@@ -42,7 +42,7 @@ pub fn find(kernel: &Kernel) -> SecondaryMap<Alloc, Vec<Alloc>> {
             found[barrier] = refilled(kernel, barrier, num_arrivals).unwrap_or_default();
         }
     }
-    // Of a slot that two barriers' phases refill, a wait for one says nothing of what the other's refill came before.
+    // Of a slot that two barriers' phases refill, a wait for one orders nothing that the other's refill came before.
     let mut fillers: SecondaryMap<Alloc, u32> = SecondaryMap::new();
     found.values().flatten().for_each(|alloc| fillers[*alloc] += 1);
     found

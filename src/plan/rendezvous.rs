@@ -59,12 +59,12 @@ fn region(kernel: &Kernel, at: Region, mut around: Around, tied: &mut SecondaryM
     }
 }
 
-/// What the product behind the meeting takes, if it was computed before.
-fn operand(kernel: &Kernel, before: &[Op], meeting: Alloc, behind: &[Op]) -> Option<Value> {
-    let mut met = false;
+/// What the product behind the wait takes, if it was computed before.
+fn operand(kernel: &Kernel, before: &[Op], awaited: Alloc, behind: &[Op]) -> Option<Value> {
+    let mut waited = false;
     for &op in behind {
         if let OpKind::BarrierWait { barrier, .. } = &kernel.ops[op].kind {
-            met |= barrier.alloc == meeting;
+            waited |= barrier.alloc == awaited;
         } else if let OpKind::Wgmma { a, .. } = &kernel.ops[op].kind {
             let MmaOperand::Registers(v) = a else {
                 return None;
@@ -72,7 +72,7 @@ fn operand(kernel: &Kernel, before: &[Op], meeting: Alloc, behind: &[Op]) -> Opt
             let def = kernel.def_op(*v)?;
             let kind = &kernel.ops[def].kind;
             let is_computed = kind.is_pure() || matches!(kind, OpKind::OptimizationBarrier { .. });
-            return (met && is_computed && before.contains(&def)).then_some(*v);
+            return (waited && is_computed && before.contains(&def)).then_some(*v);
         }
     }
     None

@@ -3,7 +3,7 @@
 //! Changes of layout between warps, shape ops whose elements change threads, reductions over warps, scalars that one thread
 //! reads for all. Their plans are made here and emitted by lowering; scratch is as large as the largest of them.
 use super::allocate::{self, Allocation};
-use super::leading_loads;
+use super::leader_loads;
 use super::size::too_many_values;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -27,8 +27,8 @@ use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 
-/// What one thread tells the others fits in.
-const TOLD: u64 = 8;
+/// Bytes of a word that one thread broadcasts.
+const BROADCAST: u64 = 8;
 
 /// The plans of a kernel's exchanges between threads.
 #[derive(Clone, Debug, Default)]
@@ -47,8 +47,8 @@ pub struct Exchanges {
     pub by_leader: SecondaryMap<Op, bool>,
     /// Scratch of each warpgroup.
     pub bytes: u32,
-    /// Who needs how many bytes of it.
-    pub asks: Vec<(u64, Op)>,
+    /// How many bytes of it ops need.
+    pub needs: Vec<(u64, Op)>,
 }
 
 /// Bytes that what can be cut into passes or slices may take.
@@ -92,7 +92,7 @@ pub fn run(
         budget,
         polling: polling::find(kernel),
         out: Exchanges {
-            by_leader: leading_loads::find(kernel),
+            by_leader: leader_loads::find(kernel),
             movements,
             ..Exchanges::default()
         },
@@ -111,7 +111,7 @@ pub fn allocate(kernel: &Kernel, assignment: &Assignment) -> Result<(Exchanges, 
     let mut movements = FxHashMap::default();
     for budget in Budget::all(kernel) {
         let mut exchanges = run(kernel, assignment, budget, movements)?;
-        match allocate::run(kernel, exchanges.bytes, &exchanges.asks) {
+        match allocate::run(kernel, exchanges.bytes, &exchanges.needs) {
             // What does not depend on the budget does not get smaller.
             Err(_) if refused.as_ref().is_some_and(|(bytes, _)| *bytes <= exchanges.bytes) => {}
             Err(error) => refused = Some((exchanges.bytes, error)),
@@ -155,7 +155,7 @@ impl Planner<'_> {
             let need = self.op(op, budget).map_err(|e| e.at(self.kernel.ops[op].loc))?;
             self.need = self.need.max(need.saturating_mul(parts));
             if need > 0 {
-                self.out.asks.push((need.saturating_mul(parts), op));
+                self.out.needs.push((need.saturating_mul(parts), op));
             }
             // Nothing is made of nothing without a trip.
             let mut is_empty = false;
@@ -213,20 +213,20 @@ impl Planner<'_> {
             Class::Memory | Class::Synchronisation => match effects::look(&data.kind) {
                 Some(Look::Memory(src)) if is_scalar(data.results[0]) => {
                     // What a loop polls, and what others may write meanwhile, one thread loads for all: one load counts.
-                    let is_told = self.polling.looks[op].is_some() || kernel.allocs[src.alloc].is_gmem();
-                    if is_told && !self.out.by_leader[op] && !kernel.is_input(src.alloc) {
-                        TOLD
+                    let is_broadcast = self.polling.looks[op].is_some() || kernel.allocs[src.alloc].is_gmem();
+                    if is_broadcast && !self.out.by_leader[op] && !kernel.is_input(src.alloc) {
+                        BROADCAST
                     } else {
                         0
                     }
                 }
-                Some(Look::Semaphore | Look::Barrier) => TOLD,
+                Some(Look::Semaphore | Look::Barrier) => BROADCAST,
                 Some(Look::Memory(_)) | None => 0,
             },
             Class::Instructions => {
-                let tells =
+                let is_broadcast =
                     matches!(&data.kind, OpKind::InlinePtx { code, .. } if code.once && !data.results.is_empty());
-                if tells { TOLD } else { 0 }
+                if is_broadcast { BROADCAST } else { 0 }
             }
             Class::Pure(Pure::Product { a, b, .. }) => {
                 let OpKind::Dot { arithmetic, .. } = data.kind else {

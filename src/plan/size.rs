@@ -43,7 +43,7 @@ fn words(kernel: &Kernel, assignment: &Assignment, v: Value) -> u64 {
 pub struct Lengths {
     of: SecondaryMap<Op, u64>,
     /// Of those that have not been lowered yet.
-    to_come: u64,
+    remaining: u64,
 }
 
 impl Lengths {
@@ -51,20 +51,20 @@ impl Lengths {
     pub fn of(kernel: &Kernel, assignment: &Assignment, accesses: Option<&Accesses>) -> Lengths {
         let mut lengths = Lengths {
             of: SecondaryMap::new(),
-            to_come: 0,
+            remaining: 0,
         };
         let mut loaded = EntitySet::new();
         kernel.for_each_op(&mut |op| {
             let own = length(kernel, assignment, accesses, op, &mut loaded);
             lengths.of[op] = own;
-            lengths.to_come = lengths.to_come.saturating_add(own);
+            lengths.remaining = lengths.remaining.saturating_add(own);
         });
         lengths
     }
 
     /// Refuses a kernel that is too long in any case.
     pub fn check(&self, kernel: &Kernel) -> Result<()> {
-        if self.to_come <= kernel.target.max_instructions {
+        if self.remaining <= kernel.target.max_instructions {
             return Ok(());
         }
         let mut largest: Option<Op> = None;
@@ -73,23 +73,23 @@ impl Lengths {
                 largest = Some(op);
             }
         });
-        let error = too_long(&kernel.target, self.to_come);
+        let error = too_long(&kernel.target, self.remaining);
         Err(largest.map_or(error.clone(), |op| error.at(kernel.ops[op].loc)))
     }
 
     /// How long a program will be at least, of which there are so many instructions.
     pub fn with(&self, emitted: u64) -> u64 {
-        self.to_come.saturating_add(emitted)
+        self.remaining.saturating_add(emitted)
     }
 
     /// This op is lowered now. Gives how many instructions there may be in the end of it.
     pub fn begin(&mut self, target: &Target, op: Op) -> u64 {
-        self.to_come = self.to_come.saturating_sub(self.of[op]);
-        target.max_instructions.saturating_sub(self.to_come)
+        self.remaining = self.remaining.saturating_sub(self.of[op]);
+        target.max_instructions.saturating_sub(self.remaining)
     }
 }
 
-/// Refuses an op all of whose values a thread holds at once, if that is more than it can.
+/// Refuses an op of which a thread holds all values at once, if that is more than it can.
 fn held(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> Result<()> {
     let data = &kernel.ops[op];
     let values = match data.kind.class() {
@@ -163,7 +163,7 @@ fn awaited(
     Ok(())
 }
 
-/// Instructions that an op takes at least, of each thread. `loaded`: from what ops before it load; who loads the same again may get the same.
+/// Instructions that an op takes at least, of each thread. `loaded`: from what ops before it load; a load of the same may get the same.
 fn length(
     kernel: &Kernel,
     assignment: &Assignment,
@@ -217,7 +217,7 @@ fn length(
             let mut count = |v: &Value| most = most.max(moved(kernel.ty(*v)));
             data.results.iter().for_each(&mut count);
             for_each_value(&data.kind, &mut |v| count(&v));
-            // Truth values are told apart, or packed, one by one.
+            // Truth values are extracted or packed one by one.
             let mut each = data.results.iter().map(|v| truths(*v)).max().unwrap_or(0);
             for_each_value(&data.kind, &mut |v| each = each.max(truths(v)));
             each.max(most / WORDS_AN_ACCESS).max(planned)
@@ -281,7 +281,7 @@ pub fn check_parameters(kernel: &Kernel, bytes: u64) -> Result<()> {
         .at(loc))
 }
 
-/// A kernel whose values cannot be where they are needed. `largest`: the array that most of them belong to.
+/// A kernel with values that cannot be where they are needed. `largest`: the array that most of them belong to.
 pub fn too_many_values(target: &Target, words: u64, largest: Option<&Type>) -> Error {
     let array = largest.map_or_else(String::new, |ty| format!(", most of them of the {ty} made here"));
     Error::unsupported("more values at once than a thread can hold")

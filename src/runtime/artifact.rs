@@ -50,7 +50,7 @@ pub struct Artifact {
     names: OnceLock<Arc<emulate::Names>>,
 }
 
-/// Threads for assemblers, one for each core. Without them, whoever needs a cubin assembles it.
+/// Threads for assemblers, one for each core. Without them, a cubin is assembled when needed.
 pub(super) fn assemblers() -> Option<&'static rayon::ThreadPool> {
     static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
     let new = || {
@@ -107,7 +107,7 @@ impl Artifact {
         }
     }
 
-    /// An artifact of PTX text that somebody wrote: no descriptor.
+    /// An artifact of PTX text of a user: no descriptor.
     pub fn from_ptx(name: &str, ptx: &str, launch: LaunchSpec, buffers: Vec<BufferSpec>, target: &str) -> Artifact {
         let compiled = Compiled {
             name: name.into(),
@@ -131,7 +131,7 @@ impl Artifact {
         Artifact::new(b"", b"", options, compiled, Vec::new())
     }
 
-    /// The locations of the call site that was compiled first, where somebody wants them.
+    /// The locations of the call site that was compiled first, where they were kept.
     pub(super) fn debug(&self) -> &[u8] {
         &self.debug
     }
@@ -167,12 +167,10 @@ impl Artifact {
 
     /// What messages of the emulator call the kernel's buffers and barriers.
     pub fn names(&self) -> Arc<emulate::Names> {
-        let exchange = self.launch().exchange().map(|_| {
-            (
-                RefId::default(),
-                "semaphores, and what devices tell each other".to_owned(),
-            )
-        });
+        let exchange = self
+            .launch()
+            .exchange()
+            .map(|_| (RefId::default(), "semaphores, and messages between devices".to_owned()));
         let place = |place: &SmemPlace| emulate::SmemName {
             offset: place.offset,
             bytes: place.bytes,
@@ -215,7 +213,7 @@ impl Artifact {
         }
     }
 
-    /// The cubin; `None` where only the driver can assemble. Assembled once: who comes second waits.
+    /// The cubin; `None` where only the driver can assemble. Assembled once: a second caller waits.
     pub fn assembled(&self) -> Result<Option<&Assembled>, Error> {
         if let Some(assembled) = self.assembled.get() {
             return Ok(assembled.as_ref());
@@ -247,7 +245,7 @@ impl Artifact {
         }
         let artifact = self.clone();
         let body = move || {
-            // Kept in the cell, and reported by whoever needs the cubin.
+            // Kept in the cell, and reported where the cubin is needed.
             let _ = super::contain_panics(|| artifact.best()?.assembled().map(drop));
         };
         if let Some(pool) = assemblers() {
@@ -291,7 +289,7 @@ impl Artifact {
         }
     }
 
-    /// The same kernel for the architecture at hand, for a program that was lowered for another one.
+    /// The same kernel for this architecture, for a program that was lowered for another one.
     fn for_target(&self, target: &str, device: &cuda::DeviceInfo) -> Result<Arc<Artifact>, Error> {
         let options = CompileOptions {
             target: target.into(),
@@ -423,7 +421,7 @@ impl Artifact {
     }
 }
 
-/// Blocks of a multiprocessor at once, and what limits them. `registers`: of a thread, where an assembler has said.
+/// Blocks of a multiprocessor at once, and what limits them. `registers`: of a thread, where an assembler has reported them.
 ///
 fn occupancy(launch: &LaunchSpec, registers: Option<u32>) -> serde_json::Value {
     let target = Target::sm_90a();

@@ -70,7 +70,7 @@ pub fn compile(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Res
     Ok(artifact)
 }
 
-/// The artifact weighs something else than when it was put in.
+/// The artifact weighs something else than when it was inserted.
 pub(super) fn reweigh(descriptor: &[u8], debug: &[u8], artifact: &Artifact) {
     let key = key(descriptor, debug, &artifact.options);
     let dropped = {
@@ -188,7 +188,7 @@ impl<T> Inner<T> {
 
     fn slot(&mut self, key: Key) -> Slot<T> {
         if self.known.len() >= self.sweep_at {
-            // A slot that somebody holds is being filled.
+            // A slot with another reference is being filled.
             self.known.retain(|_, slot| {
                 Arc::strong_count(slot) > 1 || slot.try_lock().map_or(true, |weak| weak.strong_count() > 0)
             });
@@ -243,7 +243,7 @@ mod tests {
         key
     }
 
-    fn put(inner: &mut Inner<u64>, n: u64, bytes: usize) -> Arc<u64> {
+    fn insert(inner: &mut Inner<u64>, n: u64, bytes: usize) -> Arc<u64> {
         let value = Arc::new(n);
         *inner.slot(number(n)).lock().unwrap() = Arc::downgrade(&value);
         inner.keep(number(n), value.clone(), bytes);
@@ -254,7 +254,7 @@ mod tests {
     fn memory_is_bounded_over_many_kernels() {
         let mut inner = Inner::new(16, 1000);
         for n in 0..10_000 {
-            put(&mut inner, n, 10);
+            insert(&mut inner, n, 10);
             assert!(inner.kept.len() <= 16 && inner.bytes <= 1000 && inner.known.len() <= 2 * 16 + 1);
         }
         assert!(inner.kept.contains_key(&number(9_999)));
@@ -263,17 +263,17 @@ mod tests {
     #[test]
     fn what_is_used_stays_and_what_is_alive_is_found() {
         let mut inner = Inner::new(4, 1000);
-        let alive = put(&mut inner, 0, 1);
+        let alive = insert(&mut inner, 0, 1);
         for n in 1..4 {
-            put(&mut inner, n, 1);
+            insert(&mut inner, n, 1);
         }
         inner.keep(number(1), Arc::new(1), 1);
-        put(&mut inner, 4, 1);
-        put(&mut inner, 5, 1);
+        insert(&mut inner, 4, 1);
+        insert(&mut inner, 5, 1);
         assert!(inner.kept.contains_key(&number(1)), "used after 0 and 2");
         assert!(!inner.kept.contains_key(&number(0)) && !inner.kept.contains_key(&number(2)));
         for n in 6..200 {
-            put(&mut inner, n, 1);
+            insert(&mut inner, n, 1);
         }
         let found = inner.slot(number(0)).lock().unwrap().upgrade();
         assert!(
@@ -285,27 +285,27 @@ mod tests {
     #[test]
     fn one_heavy_kernel_may_exceed_the_bound_alone() {
         let mut inner = Inner::new(4, 1000);
-        put(&mut inner, 0, 10);
-        put(&mut inner, 1, 5000);
+        insert(&mut inner, 0, 10);
+        insert(&mut inner, 1, 5000);
         assert_eq!((inner.kept.len(), inner.bytes), (1, 5000));
-        put(&mut inner, 2, 10);
+        insert(&mut inner, 2, 10);
         assert_eq!((inner.kept.len(), inner.bytes), (1, 10));
     }
 
     #[test]
     fn what_grows_pushes_others_out() {
         let mut inner = Inner::new(4, 1000);
-        let first = put(&mut inner, 0, 10);
-        let second = put(&mut inner, 1, 10);
+        let first = insert(&mut inner, 0, 10);
+        let second = insert(&mut inner, 1, 10);
         let gone = inner.reweigh(&number(1), &second, 995);
         assert!(Arc::ptr_eq(&gone[0], &first) && gone.len() == 1);
         assert_eq!((inner.kept.len(), inner.bytes), (1, 995));
         inner.reweigh(&number(1), &first, 5);
-        assert_eq!(inner.bytes, 995, "somebody else's weight");
+        assert_eq!(inner.bytes, 995, "another artifact's weight");
     }
 
     #[test]
-    fn keys_tell_options_apart() {
+    fn keys_distinguish_options() {
         let options = |target: &str, line_info| CompileOptions {
             line_info,
             ..CompileOptions::for_target(target)

@@ -1,11 +1,11 @@
 //! A kernel at one place of one program: what the FFI handlers hold.
 use super::env::Checking;
 use super::host::{self, HostBuffer};
-use super::meeting::Meeting;
 use super::peers::{Peers, Site};
 use super::posts::Owner;
 use super::printing::mailbox::{self, Mailbox, Mailboxes};
 use super::profile::recorder::{self, Recorder, Recorders};
+use super::rendezvous::Rendezvous;
 use super::{Artifact, BufferRole, BufferSpec, CompileOptions, Locations, cache, gave_up};
 use crate::cuda;
 use crate::error::{Error, Fault};
@@ -29,7 +29,7 @@ pub struct CallSiteAttributes<'a> {
     /// SHA-256 of the descriptor, in hex.
     pub hash: &'a str,
     pub target: &'a str,
-    /// Lowest byte: what becomes of what the emulator's checker finds: 0: as `SMALT_CHECK` says, 1: an error, 2: a warning, 3: no check.
+    /// Lowest byte: what becomes of what the emulator's checker finds: 0: by `SMALT_CHECK`, 1: an error, 2: a warning, 3: no check.
     /// Above: a number for the mesh's devices where they are of several processes, else 0.
     pub flags: i64,
 }
@@ -48,8 +48,8 @@ pub struct CallSite {
     results: usize,
     /// Results that are operands' memory.
     shared: Vec<Shared>,
-    /// Where the devices of a kernel that talks meet, emulated ones and GPUs.
-    meeting: Meeting,
+    /// The rendezvous of the devices of a kernel that communicates, emulated ones and GPUs.
+    rendezvous: Rendezvous,
     peers: Peers,
     /// Where what it prints on GPUs comes in.
     mailboxes: Mailboxes,
@@ -158,7 +158,7 @@ impl CallSite {
             hash,
             mesh,
             check,
-            meeting: Meeting::default(),
+            rendezvous: Rendezvous::default(),
             peers: Peers::default(),
             mailboxes: Mailboxes::default(),
             recorders: Recorders::default(),
@@ -293,7 +293,7 @@ impl CallSite {
         }
     }
 
-    /// Queues the kernel, and behind it whoever takes its profile and prints what it has to say. If its waits have a limit, waits for its end.
+    /// Queues the kernel, and behind it what collects its profile and its prints. If its waits have a limit, waits for its end.
     fn launch(
         &self,
         loaded: &cuda::Loaded,
@@ -363,9 +363,9 @@ impl CallSite {
             if self.mesh != 0 {
                 return Err(self.emulated_processes());
             }
-            let (artifact, locations, meeting) = (&self.artifact, &self.locations, &self.meeting);
+            let (artifact, locations, rendezvous) = (&self.artifact, &self.locations, &self.rendezvous);
             // SAFETY: as our caller promises.
-            return unsafe { host::run_together(artifact, locations, self.check, meeting, run_id, &host) };
+            return unsafe { host::run_together(artifact, locations, self.check, rendezvous, run_id, &host) };
         }
         // SAFETY: as our caller promises.
         unsafe { host::run(&self.artifact, &self.locations, self.check, device, &host) }.map(drop)
@@ -374,7 +374,7 @@ impl CallSite {
     /// Gives the call's buffers in the launch's numbering, each after its check, and what has to be copied before the launch.
     /// `address`: where a buffer is; `is_token`: whether it may be one.
     ///
-    /// A result that is an operand's memory may come apart from it: XLA's fusions of slices with calls do not know of aliases. The kernel
+    /// A result that is an operand's memory may be separated from it: XLA's fusions of slices with calls ignore aliases. The kernel
     /// then runs in the result's memory.
     fn gather<B: Copy>(
         &self,
@@ -447,7 +447,7 @@ fn has_its_size(index: usize, spec: &BufferSpec, buffer: BufferView) -> Result<(
     )
 }
 
-/// What has to be copied where an operand (the first address) and its result (the second) have come apart.
+/// What has to be copied where an operand (the first address) and its result (the second) are separate.
 fn copies(shared: &[Shared], addresses: impl Fn(&Shared) -> [usize; 2]) -> Result<Copies, Error> {
     let copied = |shared: &Shared| {
         let ([from, to], bytes) = (addresses(shared), shared.bytes);
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn results_that_are_apart_from_their_operands_are_copied() {
+    fn results_that_are_separate_from_their_operands_are_copied() {
         assert_eq!(of(&[[0, 0], [64, 256], [128, 128]]).unwrap(), [[64, 256]]);
         assert_eq!(of(&[[0, 256], [64, 320]]).unwrap(), [[0, 256], [64, 320]]);
         assert!(of(&[]).unwrap().is_empty());

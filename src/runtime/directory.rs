@@ -20,12 +20,12 @@ pub struct Job {
     pub local_devices: u32,
 }
 
-/// Whom to ask. Python tells once.
+/// The callback, which Python sets once.
 pub fn set(ask: Ask) {
     *lock(&ASK) = Some(ask);
 }
 
-/// None: nobody has said that there is one.
+/// None: Python has reported none.
 pub fn job() -> Result<Option<Job>, Error> {
     match ask(&json!({ "job": true }))? {
         Some(answer) => decode(answer),
@@ -35,16 +35,16 @@ pub fn job() -> Result<Option<Job>, Error> {
 
 pub fn put(key: &str, value: &Value) -> Result<(), Error> {
     let answer = ask(&json!({ "put": { "key": key, "value": value.to_string() } }))?;
-    answer.map(drop).ok_or_else(nobody)
+    answer.map(drop).ok_or_else(no_directory)
 }
 
-/// What was put under keys that begin with `prefix`, by all processes until now.
+/// What was stored under keys that begin with `prefix`, by all processes until now.
 pub fn list(prefix: &str) -> Result<BTreeMap<String, String>, Error> {
-    decode(ask(&json!({ "list": prefix }))?.ok_or_else(nobody)?)
+    decode(ask(&json!({ "list": prefix }))?.ok_or_else(no_directory)?)
 }
 
-fn nobody() -> Error {
-    Error::internal("a job of several processes, and nobody to ask about it")
+fn no_directory() -> Error {
+    Error::internal("a job of several processes, and no directory of it")
 }
 
 fn decode<T: for<'a> Deserialize<'a>>(answer: Value) -> Result<T, Error> {
@@ -91,8 +91,8 @@ mod tests {
     }
 
     #[test]
-    fn python_is_asked_and_its_errors_are_told() {
-        assert_eq!(job(), Ok(None), "nobody to ask");
+    fn python_is_called_and_its_errors_are_reported() {
+        assert_eq!(job(), Ok(None), "no directory");
         assert!(put("a", &json!(1)).is_err());
         set(Arc::new(answer));
         let expected = Job {

@@ -1,4 +1,4 @@
-//! What works on this machine, as data; `python -m smalt doctor` says it in words.
+//! What works on this machine, as data; `python -m smalt doctor` prints it in words.
 use super::{assembler, env};
 use crate::assemble::Place;
 use crate::cuda;

@@ -57,12 +57,12 @@ pub(super) fn dump_compiled(artifact: &Artifact) {
     if env.dumps(Dump::Report) {
         write_report(env, artifact);
     }
-    // What is asked for is made, for the emulator's kernels too.
+    // What is requested is made, for the emulator's kernels too.
     if env.dumps(Dump::Cubin) || env.dumps(Dump::Ptxas) {
         match artifact.best().and_then(Artifact::assembled) {
             Ok(Some(_)) => {}
-            Ok(None) => say("cubin and ptxas need an assembler: `python -m smalt doctor` says what to install"),
-            Err(error) => say(&error.to_string()),
+            Ok(None) => warn_once("cubin and ptxas need an assembler: `python -m smalt doctor` says what to install"),
+            Err(error) => warn_once(&error.to_string()),
         }
     }
 }
@@ -105,10 +105,10 @@ fn variant(options: &CompileOptions) -> &'static str {
     }
 }
 
-/// Says once what goes wrong with dumps.
-fn say(what: &str) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+/// Warns once of what goes wrong with dumps.
+fn warn_once(what: &str) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
         eprintln!("smalt: SMALT_DUMP: {what}");
     }
 }
@@ -122,6 +122,6 @@ fn write(env: &Env, name: &str, hash: &str, extension: &str, bytes: &[u8]) {
         .join(format!("{name}-{}.{extension}", &hash[..hash.len().min(12)]));
     let written = std::fs::create_dir_all(&env.dump_dir).and_then(|()| std::fs::write(&file, bytes));
     if let Err(error) = written {
-        say(&format!("{}: {error}", file.display()));
+        warn_once(&format!("{}: {error}", file.display()));
     }
 }

@@ -79,10 +79,10 @@ pub enum Parking {
     Never,
 }
 
-/// What the cubin cache holds unless `SMALT_CACHE_LIMIT` says otherwise; a cubin has some 10 to 100 KiB.
+/// What the cubin cache holds without `SMALT_CACHE_LIMIT`; a cubin has some 10 to 100 KiB.
 const CACHE_LIMIT: u64 = 1 << 30;
 
-/// Memory for what one launch prints unless `SMALT_PRINT_BYTES` says otherwise.
+/// Memory for what one launch prints without `SMALT_PRINT_BYTES`.
 const PRINT_BYTES: u64 = 1 << 20;
 
 /// The settings of this process.
@@ -357,7 +357,7 @@ mod tests {
             place(&[("SMALT_CACHE_DIR", "/a"), ("SMALT_CACHE_LIMIT", "4096")]),
             at("/a", 4096)
         );
-        assert_eq!(Env::read(|_| None, None).unwrap().cache, None, "nobody has a home");
+        assert_eq!(Env::read(|_| None, None).unwrap().cache, None, "there is no home");
     }
 
     #[test]

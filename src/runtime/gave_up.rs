@@ -1,32 +1,32 @@
-//! What kernels say that give up on a GPU ([`GaveUp`]), as errors.
+//! Reports of kernels that give up on a GPU ([`GaveUp`]), as errors.
 use crate::error::{Error, Fault, Loc};
 use crate::ptx::launch::{Awaited, GaveUp, LaunchSpec};
 
 /// Why a launch of the kernel `name` on a device did not come to its end; none: it did. `words`: what it left.
 pub fn error_of(name: &str, launch: &LaunchSpec, device: i32, words: [u64; 2]) -> Option<Error> {
-    let said = GaveUp::of(words)?;
+    let report = GaveUp::of(words)?;
     let [x, y, _] = launch.grid;
-    let (block, plane) = (said.block, x * y);
+    let (block, plane) = (report.block, x * y);
     let at = format!(
         "block ({}, {}, {}), warp {} on GPU {device}",
         block % x,
         block % plane / x,
         block / plane,
-        said.warp
+        report.warp
     );
-    let detail = said.detail;
-    let (what, expected, got, loc) = match said.awaited {
+    let detail = report.detail;
+    let (what, expected, got, loc) = match report.awaited {
         Awaited::Barrier => (
             "a barrier",
             "a phase of it to complete: all arrivals, and the bytes of the copies that it counts".to_owned(),
             format!("less, of barrier {detail} of its allocation: {at}"),
-            Loc(said.op),
+            Loc(report.op),
         ),
         Awaited::Semaphore => (
             "a semaphore",
             format!("a count of at least {detail}"),
             format!("less: {at}"),
-            Loc(said.op),
+            Loc(report.op),
         ),
         Awaited::Device => (
             "another device to begin",
@@ -49,7 +49,7 @@ pub fn error_of(name: &str, launch: &LaunchSpec, device: i32, words: [u64; 2]) -
         format!("`{name}` waited longer than wait_timeout_ns for {what}"),
     );
     let remedy = "run it in the emulator (smalt.emulated), which shows who waits for whom; \
-                  give it more time if nobody waits for ever (CompilerParams.wait_timeout_ns)";
+                  give it more time if no wait is endless (CompilerParams.wait_timeout_ns)";
     Some(error.expected(expected).got(got).remedy(remedy).at(loc))
 }
 
@@ -64,7 +64,7 @@ pub fn elsewhere(name: &str) -> Error {
     .remedy("the other device's error says who waited for whom")
 }
 
-/// A device has given up, of which other processes do not know.
+/// A device has given up, of which other processes are not informed.
 pub fn lost(name: &str) -> Error {
     Error::new(
         Fault::Timeout,

@@ -1,9 +1,9 @@
 //! The CPU's side of a launch.
 use super::buffers::BufferRole;
 use super::env::{Checking, Emulation};
-use super::meeting::{Meeting, Running};
 use super::printing::{mailbox, records, sink};
 use super::profile::{self, Machine};
+use super::rendezvous::{Rendezvous, Running};
 use super::supervise::Supervision;
 use super::undefined::{self, Again};
 use super::{Artifact, Locations, gave_up};
@@ -20,12 +20,12 @@ pub struct HostBuffer {
     pub bytes: u64,
 }
 
-// SAFETY: a pointer and a length; whoever dereferences it answers for that.
+// SAFETY: a pointer and a length; its user upholds the safety of dereferencing it.
 unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}
 
-/// Runs a kernel in the emulator, as the environment says; `check` where the program says otherwise. `device`: for what it prints.
+/// Runs a kernel in the emulator, as the environment is set; `check` overrides that. `device`: for what it prints.
 ///
 /// # Safety
 /// As for [`run_with`].
@@ -42,7 +42,7 @@ pub unsafe fn run(
     unsafe { run_with(artifact, locations, device, buffers, options(&emulation), check) }
 }
 
-/// Runs one device's part of a kernel that talks to other devices: all of them, once all have come to execution `run_id`.
+/// Runs one device's part of a kernel that talks to other devices: all of them, once all have arrived at execution `run_id`.
 ///
 /// # Safety
 /// As for [`run_with`].
@@ -50,7 +50,7 @@ pub unsafe fn run_together(
     artifact: &Artifact,
     locations: &Locations,
     check: Option<Checking>,
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     run_id: i64,
     buffers: &[HostBuffer],
 ) -> Result<(), Error> {
@@ -66,7 +66,7 @@ pub unsafe fn run_together(
         let per_device =
             buffers.len() as u32 + 1 + u32::from(launch.printer.is_some()) + u32::from(launch.profile.is_some());
         let start = |device| emulate::buffer_address(device * per_device + exchange.buffer);
-        meeting.with_blocks(exchange, start, |blocks| {
+        rendezvous.with_blocks(exchange, start, |blocks| {
             let with_block = |(own, block): (&Vec<HostBuffer>, &HostBuffer)| [own.as_slice(), &[*block]].concat();
             let devices = devices.iter().zip(blocks).map(with_block).collect::<Vec<_>>();
             let devices = devices.iter().map(Vec::as_slice).collect::<Vec<_>>();
@@ -86,7 +86,7 @@ pub unsafe fn run_together(
     };
     let who = (position as usize, mesh.devices as usize);
     let compiled = &artifact.compiled;
-    meeting.come(
+    rendezvous.arrive(
         (&compiled.name, compiled.wait_timeout_ns),
         run_id,
         who,
@@ -177,7 +177,7 @@ unsafe fn run_devices(
         Checking::Off => emulate::Check::Off,
     };
     let tracing = super::trace::begin();
-    // Devices that talk run once: what they told each other would have to be told again.
+    // Devices that communicate run once: their messages would have to be sent again.
     let noted = (check != Checking::Off && devices.len() == 1).then(Arc::<Noted>::default);
     // SAFETY: as our caller promises.
     let before = noted.as_ref().map(|_| unsafe { copies(lent[0]) });
@@ -255,7 +255,7 @@ unsafe fn copies(buffers: &[emulate::HostBuffer]) -> Vec<Option<Vec<u8>>> {
 }
 
 /// # Safety
-/// The buffer is valid for reads of its bytes as long as the result lives, and nobody writes it meanwhile.
+/// The buffer is valid for reads of its bytes as long as the result lives, and is not written meanwhile.
 unsafe fn bytes_of(buffer: &emulate::HostBuffer) -> &[u8] {
     match buffer.len {
         0 => &[],
@@ -339,7 +339,7 @@ impl Run<'_> {
     }
 }
 
-/// Whether it matters what memory held that nothing wrote; and tells of outputs of which a part was never stored.
+/// Whether it matters what undefined memory held; and reports outputs of which a part was never stored.
 ///
 /// # Safety
 /// As for [`run_with`].
@@ -394,23 +394,23 @@ unsafe fn look_at_undefined(run: &Run, noted: &Noted, watch: &Supervision) -> Re
 /// Prints what a launch has left in its memory for that; the check that failed, if one did.
 fn print(artifact: &Artifact, memory: &[u64], device: i32) -> Option<Error> {
     let words = memory.iter().flat_map(|word| [*word as u32, (*word >> 32) as u32]);
-    let said = mailbox::said(artifact, &words.collect::<Vec<_>>(), device);
-    if !said.text.is_empty() {
-        sink::write(said.text);
+    let printed = mailbox::printed(artifact, &words.collect::<Vec<_>>(), device);
+    if !printed.text.is_empty() {
+        sink::write(printed.text);
     }
-    said.failed
+    printed.failed
 }
 
 /// How to emulate one run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Schedule {
-    /// `latest`, `earliest` or `seeded`; `None`: as `SMALT_SCHEDULE` says.
+    /// `latest`, `earliest` or `seeded`; `None`: by `SMALT_SCHEDULE`.
     pub schedule: Option<String>,
     pub seed: u64,
     /// Host threads; 0: as many as there are cores.
     pub threads: usize,
-    /// `None`: as `SMALT_CHECK` says.
+    /// `None`: by `SMALT_CHECK`.
     pub check: Option<Checking>,
 }
 
@@ -480,7 +480,7 @@ unsafe fn copy_aliased(artifact: &Artifact, buffers: &[HostBuffer]) {
 }
 
 /// Reading what nothing wrote is no error here, since it
-/// is none on a GPU whose result nobody uses; it reads poison.
+/// is none on a GPU if the result is not used; it reads poison.
 fn options(emulation: &Emulation) -> emulate::Options {
     // `Emulation` refuses a seed without a schedule that has one.
     let agents = match (emulation.schedule.as_deref(), emulation.seed) {
@@ -522,9 +522,9 @@ pub unsafe fn run_on_host_data(
     slices.extend(printed.as_deref_mut());
     let outcome = cuda::standalone::run(device, plan, image, &mut slices)?;
     let gave_up = artifact.launch().gives_up.and_then(|buffer| {
-        let said = slices[buffer as usize].as_chunks::<8>().0;
-        let said = [said[0], said[1]].map(u64::from_le_bytes);
-        gave_up::error_of(&artifact.compiled.name, artifact.launch(), device, said)
+        let words = slices[buffer as usize].as_chunks::<8>().0;
+        let words = [words[0], words[1]].map(u64::from_le_bytes);
+        gave_up::error_of(&artifact.compiled.name, artifact.launch(), device, words)
     });
     let words = |memory: &Vec<u8>| -> Vec<u64> {
         let words = memory.as_chunks::<8>().0.iter();

@@ -5,8 +5,8 @@
 //! * A run that XLA executes on the main thread calls the program's handlers itself, every [`PERIOD`] ([`Python`]). If one raises, the
 //!   exception is kept and all runs end; once the thread is back in the interpreter, [`raise_kept`] raises it there.
 //! * For a run on another thread of XLA's the main thread waits in the interpreter (`_native.waiting_for_runs`), where handlers are called as
-//!   always; if one raises, it says so ([`end_runs`]).
-//! * Whoever waits in XLA itself hears of Ctrl-C alone: as long as a run lasts, a handler of ours stands before the one it finds for
+//!   always; if one raises, it calls [`end_runs`].
+//! * A main thread that waits in XLA itself gets only Ctrl-C: as long as a run lasts, a handler of ours stands before the one it finds for
 //!   SIGINT: it counts, and calls that. The run sees the count and ends; the main thread comes back to the interpreter, which raises.
 use crate::lock::lock;
 use std::ffi::{CStr, c_int, c_void};
@@ -19,12 +19,12 @@ const PERIOD: Duration = Duration::from_millis(20);
 
 /// How often runs were to end since the process started.
 static ENDED: AtomicU64 = AtomicU64::new(0);
-/// Runs on the main thread, and waits there in the interpreter: handlers are called, and say whether runs end.
+/// Runs on the main thread, and waits there in the interpreter: handlers are called, and decide whether runs end.
 static HANDLED: AtomicU32 = AtomicU32::new(0);
 /// The handler of SIGINT that ours calls, and its flags.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 static NEXT_FLAGS: AtomicI32 = AtomicI32::new(0);
-/// Runs that want to know.
+/// Runs that poll the signals.
 static RUNS: Mutex<u32> = Mutex::new(0);
 /// What a handler raised: an exception's type, value and traceback, of which we hold the references.
 static KEPT: Mutex<Option<[usize; 3]>> = Mutex::new(None);
@@ -49,7 +49,7 @@ impl Interrupts {
         let on_main = is_main() && Python::get().is_some();
         if on_main {
             HANDLED.fetch_add(1, Ordering::Relaxed);
-            // Whoever got the error of the run before has thrown it away.
+            // The error of the run before has been dropped.
             drop_kept();
         }
         Interrupts {
@@ -109,13 +109,13 @@ fn is_main() -> bool {
 
 #[cfg(target_os = "macos")]
 fn is_first_thread() -> bool {
-    // SAFETY: asks only.
+    // SAFETY: a query.
     unsafe { libc::pthread_main_np() == 1 }
 }
 
 #[cfg(not(target_os = "macos"))]
 fn is_first_thread() -> bool {
-    // SAFETY: both ask only.
+    // SAFETY: both are queries.
     unsafe { libc::gettid() == libc::getpid() }
 }
 
@@ -165,7 +165,7 @@ impl Python {
         }
     }
 
-    /// With the interpreter's lock; on the main thread nobody waits for us who holds it.
+    /// With the interpreter's lock; on the main thread no holder of it waits for us.
     fn locked<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
         if (self.is_initialized)() == 0 {
             return None;
@@ -224,9 +224,9 @@ type Action = libc::sigaction;
 fn current() -> Option<Action> {
     // SAFETY: all zeros is a valid `sigaction`.
     let mut action: Action = unsafe { std::mem::zeroed() };
-    // SAFETY: asks only, and stores the answer.
-    let asked = unsafe { libc::sigaction(libc::SIGINT, std::ptr::null(), &mut action) };
-    (asked == 0).then_some(action)
+    // SAFETY: a query that stores its answer.
+    let code = unsafe { libc::sigaction(libc::SIGINT, std::ptr::null(), &mut action) };
+    (code == 0).then_some(action)
 }
 
 fn ours() -> usize {
@@ -235,8 +235,8 @@ fn ours() -> usize {
 
 fn install() {
     let Some(found) = current() else { return };
-    // The default ends the process, which is prompt enough; who ignores the signal means it. Ours may stand already, where
-    // somebody kept it.
+    // The default ends the process, which is prompt enough; a program that ignores the signal means it. Ours may be there already, where
+    // another handler restored it.
     if [libc::SIG_DFL, libc::SIG_IGN, ours()].contains(&found.sa_sigaction) {
         return;
     }
@@ -250,7 +250,7 @@ fn install() {
 }
 
 fn remove() {
-    // Who has taken the signal meanwhile keeps it; if that one calls ours, it goes on to the right handler.
+    // A handler that was set meanwhile stays; if it calls ours, that goes on to the right one.
     let Some(mut action) = current().filter(|action| action.sa_sigaction == ours()) else {
         return;
     };

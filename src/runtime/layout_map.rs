@@ -1,4 +1,4 @@
-//! Which thread holds which element of an array, for who wants to see it: `smalt.draw_layout`.
+//! Which thread holds which element of an array, as `smalt.draw_layout` shows it.
 use crate::descriptor;
 use crate::dtype::DType;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Most elements of an array whose map is given out.
 pub(super) const MAX_ELEMENTS: u64 = 1 << 22;
 
-/// What is asked.
+/// The array and its layout, as Python describes them.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Query {
@@ -100,7 +100,7 @@ impl Digits {
     }
 }
 
-/// The layout that is asked for, and its name if it has one of the user's.
+/// The requested layout, and its name if it has one of the user's.
 fn instantiate(query: &Query, dtype: DType) -> Result<RegisterLayout, Error> {
     let bytes = match &query.layout {
         Which::Digits(digits) => return Ok(digits.layout()),

@@ -21,7 +21,6 @@ mod host;
 mod interrupt;
 pub mod layout_map;
 mod locations;
-mod meeting;
 mod neighbours;
 #[cfg(not(target_os = "linux"))]
 mod no_sockets;
@@ -31,6 +30,7 @@ pub mod pipeline;
 mod posts;
 pub mod printing;
 mod profile;
+mod rendezvous;
 mod reported;
 pub mod smem_map;
 #[cfg(target_os = "linux")]
@@ -78,10 +78,10 @@ pub fn target_of((major, minor): (u32, u32)) -> String {
     format!("sm_{major}{minor}a")
 }
 
-/// Where Python packages lie, told by the Python side: pip puts assemblers there.
+/// Where Python packages lie, set by the Python side: pip puts assemblers there.
 static PACKAGES: RwLock<Vec<std::path::PathBuf>> = RwLock::new(Vec::new());
 static ASSEMBLER: OnceLock<Arc<Assembler>> = OnceLock::new();
-/// Held by who looks for it: programs are asked for their version once.
+/// Held while looking for it: programs are run for their version once.
 static LOOKING: Mutex<()> = Mutex::new(());
 
 /// To be called before anything is assembled; later calls have no effect on an assembler already chosen.

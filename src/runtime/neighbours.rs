@@ -1,10 +1,10 @@
 //! Other processes of this host: they map our device memory, and we theirs.
 //!
-//! A thread of each process listens on a socket. Who wants a neighbour to reach some memory sends the allocation's descriptor, and is
-//! told where the neighbour has mapped it. Nobody waits for what the neighbour's Python, or its GPU, does at the time, nor for a
-//! neighbour that has nothing to say: each is served by a thread of its own.
+//! A thread of each process listens on a socket. A process that wants a neighbour to reach some memory sends the allocation's descriptor, and gets
+//! the address at which the neighbour has mapped it. No process waits for the neighbour's Python or GPU, nor for a
+//! silent neighbour: each is served by a thread of its own.
 //!
-//! Both sides look at the other's user before they say anything: names of sockets are everybody's. Processes of one user may do to
+//! Both sides check the other's user before they send anything: any user can open a socket by its name. Processes of one user may do to
 //! each other what they like.
 //!
 //! What is mapped here stays mapped until the process ends, its owner's end included: a kernel in flight may be using it, and a job that has
@@ -82,7 +82,7 @@ pub struct Neighbours {
     /// The name of its socket.
     name: String,
     mapper: Box<dyn Mapper>,
-    /// What others have mapped, by who: an allocation's identity, where it is here, and where it begins there.
+    /// What others have mapped, by process: an allocation's identity, where it is here, and where it begins there.
     exports: Mutex<FxHashMap<String, Vec<(u64, Range<u64>, u64)>>>,
     /// What is mapped here, by its owner: where it is there and here.
     imports: Mutex<FxHashMap<String, Vec<(Range<u64>, u64)>>>,
@@ -128,7 +128,7 @@ impl Neighbours {
                 match stream {
                     Ok(stream) => {
                         pause = SHORTEST_PAUSE;
-                        own.serve_apart(stream);
+                        own.serve_on_thread(stream);
                     }
                     Err(_) => {
                         std::thread::sleep(pause);
@@ -206,8 +206,8 @@ impl Neighbours {
         lock(&self.imports)
     }
 
-    /// Serves a neighbour on another thread. Whoever cannot be served sees that there is no answer.
-    fn serve_apart(self: &Arc<Neighbours>, stream: UnixStream) {
+    /// Serves a neighbour on another thread. One that cannot be served gets no answer.
+    fn serve_on_thread(self: &Arc<Neighbours>, stream: UnixStream) {
         if !sockets::is_of_our_user(&stream).unwrap_or(false) {
             return;
         }
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_is_said_and_harms_nobody() {
+    fn what_goes_wrong_is_reported_and_harms_no_process() {
         let ((_, a), (_, full), (_, b)) = (process(false), process(true), process(false));
         let error = a.offer(full.name(), 0x5000).unwrap_err().to_string();
         assert!(
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_neighbour_keeps_nobody_waiting() {
+    fn a_silent_neighbour_keeps_none_waiting() {
         let ((_, a), (_, b)) = (process(false), process(false));
         let silent = [(); 8].map(|()| sockets::connect(b.name()).unwrap());
         let start = Instant::now();

@@ -13,14 +13,14 @@ impl Artifact {
     /// The program that a GPU runs: this one, or the same kernel with nothing parked.
     pub fn best(&self) -> Result<&Artifact, Error> {
         if self.compiled.parked.is_some() && self.instead.get().is_none() {
-            // Who comes second waits for the assembler, and then decides the same.
+            // A second caller waits for the assembler, and then decides the same.
             let instead = self.spilled_if_better()?;
             let _ = self.instead.set(instead);
         }
         Ok(self.best_known())
     }
 
-    /// The same, as far as it is known.
+    /// The same, without waiting for an assembler.
     pub fn best_known(&self) -> &Artifact {
         self.instead.get().and_then(Option::as_deref).unwrap_or(self)
     }
@@ -29,7 +29,7 @@ impl Artifact {
         let Some(moved) = self.compiled.parked else {
             return Ok(None);
         };
-        // The driver does not say what it spills: nothing is compiled that would not be compared.
+        // The driver does not report what it spills: nothing is compiled that would not be compared.
         if env::get()?.parking == Parking::Always || assembler()?.path().is_none() {
             return Ok(None);
         }

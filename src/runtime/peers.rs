@@ -1,6 +1,6 @@
-//! The GPUs of a call site get to know each other, once: each has an exchange block, and all know where.
+//! The GPUs of a call site exchange addresses, once: each has an exchange block, and all have its address.
 //!
-//! The devices of one process meet in memory. Where a mesh spans processes of a host, each device announces itself in the
+//! The devices of one process do so in memory. Where a mesh spans processes of a host, each device announces itself in the
 //! [`directory`], and the processes map each other's memory ([`neighbours`]): the blocks at the first launch, other
 //! buffers when a launch first names them.
 use super::{directory, gave_up, neighbours};
@@ -19,20 +19,20 @@ use std::time::{Duration, Instant};
 
 /// How long a device waits for the others before the first launch: they may be compiling.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Where they are of several processes, which may have more to do before; and after what time that is said on stderr.
+/// Where they are of several processes, which may have more to do before; and after what time that is reported on stderr.
 const PATIENCE_FOR_PROCESSES: Duration = Duration::from_secs(600);
 const NOTICE: Duration = Duration::from_secs(60);
-/// How often it looks who has announced itself.
+/// How often it looks which devices have announced themselves.
 const LOOK: Duration = Duration::from_millis(10);
 /// Rows of one allocation.
 const ROWS: u64 = 32;
 
-/// A call site, as far as its devices need to know it.
+/// A call site, as far as its devices need it.
 pub struct Site<'a> {
     pub name: &'a str,
     /// The descriptor's.
     pub hash: &'a str,
-    /// Says which devices the mesh has, where these are several processes'; else 0.
+    /// Identifies the devices of the mesh where these are several processes'; else 0.
     pub mesh: u64,
     pub exchange: &'a Exchange,
     pub templates: &'a [cuda::TensorMap],
@@ -41,11 +41,11 @@ pub struct Site<'a> {
 /// The exchange blocks of a call site's devices.
 #[derive(Default)]
 pub struct Peers {
-    come: Mutex<Come>,
+    arrived: Mutex<Arrived>,
     changed: Condvar,
     /// Once all are there and each has all addresses.
     known: OnceLock<Known>,
-    /// Of a kernel whose waits have a limit.
+    /// Of a kernel with waits that have a limit.
     launches: Mutex<Launches>,
     ended: Condvar,
 }
@@ -54,7 +54,7 @@ pub struct Peers {
 #[derive(Default)]
 struct Launches {
     running: usize,
-    /// Executions in which one gave up: what other devices launch in them has no partner.
+    /// Executions in which one gave up: what other devices launch in them has no counterpart.
     failed: VecDeque<i64>,
     /// One gave up, so that the blocks' epochs are no longer alike.
     is_stale: bool,
@@ -70,7 +70,7 @@ pub struct Running<'a> {
 }
 
 #[derive(Default)]
-struct Come {
+struct Arrived {
     /// This process's, by device ordinal.
     devices: Vec<(i32, DeviceMemory)>,
     /// How the call site is called in the directory, and the job, where its devices are several processes'; none: not decided yet.
@@ -107,7 +107,7 @@ struct Row {
     address: u64,
 }
 
-/// What a device says of itself in the directory.
+/// A device's entry in the directory.
 #[derive(Debug, Serialize, Deserialize)]
 struct Announcement {
     process: u32,
@@ -119,46 +119,46 @@ struct Announcement {
 }
 
 impl Peers {
-    /// Whether all have come.
+    /// Whether all have arrived.
     pub fn are_known(&self) -> bool {
         self.known.get().is_some()
     }
 
     /// Device `device`, whose context is current, is to launch the kernel: waits for the mesh's others, the first time.
     pub fn introduce(&self, site: &Site<'_>, device: i32) -> Result<(), Error> {
-        let mut come = lock(&self.come);
-        let key = match &come.key {
+        let mut arrived = lock(&self.arrived);
+        let key = match &arrived.key {
             Some(key) => key.clone(),
-            None => come.key.insert(directory_key(site)?).clone(),
+            None => arrived.key.insert(directory_key(site)?).clone(),
         };
         if key.is_some() {
             cuda::shared::join()?;
         }
-        if !come.devices.iter().any(|(ordinal, _)| *ordinal == device) {
+        if !arrived.devices.iter().any(|(ordinal, _)| *ordinal == device) {
             let bytes = site.exchange.bytes();
             let memory = match key {
                 None => DeviceMemory::new(bytes)?,
                 Some(_) => DeviceMemory::shareable(bytes)?,
             };
-            // Before anybody knows of it: another device's message may come at any time from then on.
+            // Before its address is known: another device's message may come at any time from then on.
             memory.write(0, &vec![0; bytes.div_ceil(8) as usize])?;
-            come.devices.push((device, memory));
+            arrived.devices.push((device, memory));
         }
         match key {
-            None => self.meet(site, come)?,
-            Some((key, job)) => self.meet_processes(site, device, (&key, job), come)?,
+            None => self.rendezvous(site, arrived)?,
+            Some((key, job)) => self.rendezvous_of_processes(site, device, (&key, job), arrived)?,
         }
-        let come = lock(&self.come);
-        come.devices.iter().try_for_each(|(_, memory)| cuda::reach(memory))
+        let arrived = lock(&self.arrived);
+        arrived.devices.iter().try_for_each(|(_, memory)| cuda::reach(memory))
     }
 
     /// All devices are this process's.
-    fn meet(&self, site: &Site<'_>, mut come: MutexGuard<'_, Come>) -> Result<(), Error> {
-        if come.devices.len() == site.exchange.devices as usize {
-            let starts = come.devices.iter().map(|(_, memory)| memory.address());
+    fn rendezvous(&self, site: &Site<'_>, mut arrived: MutexGuard<'_, Arrived>) -> Result<(), Error> {
+        if arrived.devices.len() == site.exchange.devices as usize {
+            let starts = arrived.devices.iter().map(|(_, memory)| memory.address());
             let starts = starts.collect::<Vec<_>>();
-            let contents = write_blocks(site, &come, &starts)?;
-            let known = come.devices.iter().map(|(ordinal, memory)| Device {
+            let contents = write_blocks(site, &arrived, &starts)?;
+            let known = arrived.devices.iter().map(|(ordinal, memory)| Device {
                 ordinal: *ordinal,
                 block: memory.address(),
                 rows: None,
@@ -169,27 +169,27 @@ impl Peers {
         while self.known.get().is_none() {
             let left = PATIENCE.checked_sub(start.elapsed());
             let Some(left) = left else {
-                let came = come.devices.iter().map(|(ordinal, _)| ordinal.to_string());
+                let came = arrived.devices.iter().map(|(ordinal, _)| ordinal.to_string());
                 let came = format!("device {}", came.collect::<Vec<_>>().join(", "));
                 return Err(missing(site, PATIENCE, &came));
             };
-            let waited = self.changed.wait_timeout(come, left);
-            (come, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout(arrived, left);
+            (arrived, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         Ok(())
     }
 
     /// The devices are several processes'; `key` is the call site's in the job's directory.
-    fn meet_processes(
+    fn rendezvous_of_processes(
         &self,
         site: &Site<'_>,
         device: i32,
         (key, job): (&str, directory::Job),
-        come: MutexGuard<'_, Come>,
+        arrived: MutexGuard<'_, Arrived>,
     ) -> Result<(), Error> {
         let here = neighbours::here()?;
         let host = neighbours::host()?;
-        let own = come.devices.iter().find(|(ordinal, _)| *ordinal == device);
+        let own = arrived.devices.iter().find(|(ordinal, _)| *ordinal == device);
         let own = own.ok_or_else(|| Error::internal("a device without a block"))?;
         let announcement = Announcement {
             process: job.process,
@@ -198,10 +198,10 @@ impl Peers {
             socket: here.name().to_owned(),
             block: own.1.address(),
         };
-        drop(come);
+        drop(arrived);
         directory::put(&format!("{key}/{}.{device}", job.process), &json!(announcement))?;
         let start = Instant::now();
-        let mut said = false;
+        let mut noticed = false;
         let all = loop {
             let all = decode(directory::list(&format!("{key}/"))?)?;
             if all.len() >= site.exchange.devices as usize {
@@ -216,8 +216,8 @@ impl Peers {
             if start.elapsed() > PATIENCE_FOR_PROCESSES {
                 return Err(missing(site, PATIENCE_FOR_PROCESSES, &came()));
             }
-            if start.elapsed() > NOTICE && !said {
-                said = true;
+            if start.elapsed() > NOTICE && !noticed {
+                noticed = true;
                 let (name, devices) = (site.name, site.exchange.devices);
                 eprintln!(
                     "smalt: `{name}` waits for the {devices} devices of its mesh; only {} came",
@@ -229,7 +229,7 @@ impl Peers {
         if let Some(far) = all.values().find(|one| one.host != host) {
             return Err(across_hosts(site, &job, far));
         }
-        let come = lock(&self.come);
+        let arrived = lock(&self.arrived);
         if self.known.get().is_some() {
             return Ok(());
         }
@@ -238,7 +238,7 @@ impl Peers {
         let processes = all.values().map(|one| (!is_own(one)).then(|| one.socket.clone()));
         let processes = processes.collect::<Vec<_>>();
         let mut devices = vec![];
-        for (ordinal, memory) in &come.devices {
+        for (ordinal, memory) in &arrived.devices {
             let device = Device {
                 ordinal: *ordinal,
                 block: memory.address(),
@@ -256,12 +256,12 @@ impl Peers {
             let came = || format!("no memory of process {} of the job", one.process);
             starts.push(start.ok_or_else(|| missing(site, PATIENCE, &came()))?);
         }
-        let contents = write_blocks(site, &come, &starts)?;
+        let contents = write_blocks(site, &arrived, &starts)?;
         self.publish(devices, processes, contents);
         Ok(())
     }
 
-    /// A device is about to launch the kernel `name`, whose waits have a limit, in execution `run`.
+    /// A device is about to launch the kernel `name`, with waits that have a limit, in execution `run`.
     ///
     /// Where one gave up before, its device's epoch and semaphores are not what the others' are: when no launch is running, all begin anew. No launch of
     /// the failed execution comes after that.
@@ -291,7 +291,7 @@ impl Peers {
         if known.processes.iter().any(Option::is_some) {
             return Err(gave_up::lost(name));
         }
-        for (_, memory) in &lock(&self.come).devices {
+        for (_, memory) in &lock(&self.arrived).devices {
             memory.write(0, &vec![0; (memory.bytes() / 8) as usize])?;
             for (at, words) in &known.contents {
                 memory.write(*at, words)?;
@@ -310,8 +310,8 @@ impl Peers {
         self.changed.notify_all();
     }
 
-    /// What a launch on `device` has behind the call's buffers, whose addresses and sizes these are: its exchange block, and the rows of
-    /// those that are told.
+    /// What a launch on `device` has behind the call's buffers, of which these are the addresses and sizes: its exchange block, and the rows of
+    /// exchanged buffers.
     pub fn extend(
         &self,
         exchange: &Exchange,
@@ -326,10 +326,10 @@ impl Peers {
             .find(|one| one.ordinal == device)
             .ok_or_else(unknown)?;
         addresses.push(device.block);
-        for told in &exchange.told {
+        for buffer in &exchange.told {
             let row = match device.rows {
                 None => device.block + exchange.zero_row(),
-                Some(_) => device.row(&known.processes, addresses[*told as usize], sizes(*told))?,
+                Some(_) => device.row(&known.processes, addresses[*buffer as usize], sizes(*buffer))?,
             };
             addresses.push(row);
         }
@@ -341,7 +341,7 @@ impl Running<'_> {
     /// It gave up; `limit`: after what time.
     ///
     /// Returns when no other device writes this one's buffers any more, which are XLA's again then: what runs ends by its own limits, and nothing is
-    /// launched before. Of other processes it is not known; they get as much time as a wait may take.
+    /// launched before. Of other processes that cannot be checked; they get as much time as a wait may take.
     pub fn gave_up(self, limit: Duration) {
         let peers = self.peers;
         let mut launches = lock(&peers.launches);
@@ -375,14 +375,14 @@ fn unknown() -> Error {
 }
 
 /// Fills the blocks of this process's devices; `starts`: where all devices' are. Gives what it writes to each.
-fn write_blocks(site: &Site<'_>, come: &Come, starts: &[u64]) -> Result<[(u64, Vec<u64>); 2], Error> {
+fn write_blocks(site: &Site<'_>, arrived: &Arrived, starts: &[u64]) -> Result<[(u64, Vec<u64>); 2], Error> {
     let maps = site
         .templates
         .iter()
         .map(cuda::encode_map)
         .collect::<Result<Vec<_>, _>>()?;
     let contents = site.exchange.own_parts(starts, &maps);
-    for (_, memory) in &come.devices {
+    for (_, memory) in &arrived.devices {
         for (at, words) in &contents {
             memory.write(*at, words)?;
         }
@@ -391,7 +391,7 @@ fn write_blocks(site: &Site<'_>, come: &Come, starts: &[u64]) -> Result<[(u64, V
 }
 
 impl Device {
-    /// The row of the allocation around an address of this device; `processes`: of whom it says something. Its context is current.
+    /// The row of the allocation around an address of this device; `processes`: those that it has differences of. Its context is current.
     fn row(&self, processes: &[Option<String>], address: u64, bytes: u64) -> Result<u64, Error> {
         let rows = self
             .rows
@@ -477,7 +477,7 @@ fn directory_key(site: &Site<'_>) -> Result<Option<(String, directory::Job)>, Er
 fn decode(entries: BTreeMap<String, String>) -> Result<BTreeMap<String, Announcement>, Error> {
     let decode = |(key, text): (String, String)| {
         let one = serde_json::from_str(&text).map_err(|error| {
-            Error::internal(format!("what a device says of itself: {error}"))
+            Error::internal(format!("a device's entry in the directory: {error}"))
                 .remedy("all processes of a job must run the same version of smalt")
         })?;
         Ok((key, one))
@@ -519,7 +519,7 @@ fn across_hosts(site: &Site<'_>, job: &directory::Job, far: &Announcement) -> Er
 mod tests {
     use super::*;
 
-    /// Nobody who gives up returns while another launch runs, and of a failed execution none comes.
+    /// No device that gives up returns while another launch runs, and of a failed execution none comes.
     #[test]
     fn who_gives_up_waits_for_the_others() {
         let peers = Peers::default();
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_devices_apart_is_said() {
+    fn what_separates_devices_is_reported() {
         let exchange = Exchange {
             buffer: 2,
             devices: 4,

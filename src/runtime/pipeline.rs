@@ -39,7 +39,7 @@ pub struct CompileOptions {
     /// Accumulators that do not fit into registers are left to the assembler, which spills them, instead of parked (`plan::parked`).
     #[serde(default)]
     pub spill: bool,
-    /// Leaves out one of the barriers that the compiler places, by its number, and tells what `plan::verify_order` says of that:
+    /// Leaves out one of the barriers that the compiler places, by its number, and reports what `plan::verify_order` finds:
     /// for tests of what finds a missing one.
     #[serde(default)]
     pub omit_barrier: Option<u32>,
@@ -82,19 +82,19 @@ pub struct Compiled {
     pub barriers: Vec<Loc>,
     /// What is out of order when one of them is left out on purpose.
     pub out_of_order: Vec<String>,
-    /// What passes say of loops that look as if they could do something about them, and leave as they are.
+    /// Passes' notes on loops that they might have rewritten, and left as they are.
     pub notes: Vec<Note>,
     /// What is moved to where accumulators are parked; `None`: none is.
     pub parked: Option<plan::parked::Moved>,
-    /// How long waits may last (`CompilerParams.wait_timeout_ns`); 0: for ever.
+    /// How long waits may last (`CompilerParams.wait_timeout_ns`); 0: unlimited.
     pub wait_timeout_ns: u64,
     /// A test's stand-in for the emulator.
     pub host: Option<fn(&[HostBuffer]) -> Result<(), Error>>,
 }
 
-/// What layout inference chose for one value or allocation. Text is made when somebody wants the report.
+/// What layout inference chose for one value or allocation. Text is made when the report is.
 pub struct LayoutChoice {
-    /// The op whose result it is, `carried`, or `SMEM`.
+    /// The op that it is a result of, `carried`, or `SMEM`.
     pub what: &'static str,
     pub ty: LaidOut,
     pub choice: layout::Choice,
@@ -136,10 +136,10 @@ pub struct SmemPlace {
     pub per_arrival: u32,
 }
 
-/// Times the passes and, if somebody wants it, collects the kernel's text after each.
+/// Times the passes and, if requested, collects the kernel's text after each.
 #[derive(Default)]
 pub struct Observer {
-    /// The kernel's name, as soon as it is known.
+    /// The kernel's name, once imported.
     pub kernel: Option<String>,
     pub phases: Vec<Phase>,
     /// Pass and text, in order.
@@ -166,7 +166,7 @@ impl Observer {
         self.phases.push(Phase { name, micros });
     }
 
-    /// Shows the kernel as it is after the latest pass; `text` is made only if somebody looks.
+    /// Shows the kernel as it is after the latest pass; `text` is made only if it is collected.
     pub fn after(&mut self, text: impl FnOnce() -> String) {
         if let (Some(shown), Some(pass)) = (&mut self.shown, self.phases.last()) {
             shown.push((pass.name.clone(), text()));
@@ -194,7 +194,7 @@ fn is_number(rest: &str) -> bool {
             .is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Descriptor → artifact's contents. `debug` is the table of locations: used only where `options.line_info` says so.
+/// Descriptor → artifact's contents. `debug` is the table of locations: used only with `options.line_info`.
 pub fn compile(
     descriptor: &[u8],
     debug: &[u8],
@@ -344,7 +344,7 @@ pub fn compile(
     })
 }
 
-/// Whether a test wants what a pass has made of its kernel to be broken, so that a verifier finds it: it says so by the kernel's name.
+/// Whether a test wants what a pass has made of its kernel to be broken, so that a verifier finds it: by the kernel's name.
 #[cfg(feature = "test-handlers")]
 fn breaks(kernel: &str, what: &str) -> bool {
     kernel.strip_prefix("smalt_test_broken_") == Some(what)
@@ -357,7 +357,7 @@ fn without_a_layout(mut assignment: Assignment) -> Assignment {
     assignment
 }
 
-/// The first instruction of a line of the user's is gone, whose result others use.
+/// The first instruction of a line of the user's is gone, and its result is used.
 #[cfg(feature = "test-handlers")]
 fn without_an_instruction(mut ssa: ptx::Ssa) -> ptx::Ssa {
     let body = ssa.body.expect("a program has a body");

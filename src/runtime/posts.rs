@@ -1,6 +1,6 @@
 //! Memory that launches on a stream leave something in for the host: prints, profiles.
 //!
-//! Launches on a stream come one after the other, so that one piece is enough for a call site there. It lives for ever, for the stream may
+//! Launches on a stream come one after the other, so that one piece is enough for a call site there. It is never freed, for the stream may
 //! come to it when the call site is long gone; then it serves another one, once no launch is pending.
 use super::{Artifact, Locations};
 use crate::error::Error;
@@ -8,7 +8,7 @@ use crate::lock::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Such a piece of memory, and whose it is.
+/// Such a piece of memory, and its owner.
 pub struct Post<T> {
     pub device: i32,
     pub memory: T,
@@ -19,7 +19,7 @@ pub struct Post<T> {
     pending: AtomicUsize,
 }
 
-/// Whose launches write it.
+/// The owner: its launches write it.
 #[derive(Clone)]
 pub struct Owner {
     pub artifact: Arc<Artifact>,
@@ -68,7 +68,7 @@ impl<T> Pool<T> {
         lock(&self.0).clone()
     }
 
-    /// One on `device` that `fits`, which nobody has, else one that `make` makes.
+    /// One on `device` that `fits`, which has no owner, else one that `make` makes.
     fn open(
         &self,
         device: i32,

@@ -1,4 +1,4 @@
-//! Errors that went to XLA as text, kept for whoever has only the text.
+//! Errors that went to XLA as text, kept for a caller that has only the text.
 //!
 //! XLA takes a status: a code and a message. On its way to Python it becomes an exception with that message and some of
 //! XLA's own words around it; what, where, expected, got and remedy are found again by the message.
@@ -36,7 +36,7 @@ fn failed_check(text: &str) -> Option<Value> {
     if !text.contains("CUDA_ERROR") {
         return None;
     }
-    let mut error = printing::mailbox::print_what_is_left()?;
+    let mut error = printing::mailbox::print_remaining()?;
     error["last_words"] = json!(true);
     Some(error)
 }

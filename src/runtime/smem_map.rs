@@ -1,4 +1,4 @@
-//! Where each element of a buffer in shared memory lies, for who wants to see it: `smalt.draw_smem`.
+//! Where each element of a buffer in shared memory lies, as `smalt.draw_smem` shows it.
 use super::layout_map::{MAX_ELEMENTS, dtype_named};
 use crate::error::Error;
 use crate::layout::SmemView;
@@ -6,7 +6,7 @@ use crate::layout::smem_layout::ViewDim;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What is asked.
+/// The buffer, as Python describes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Query {

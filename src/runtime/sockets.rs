@@ -27,20 +27,20 @@ pub fn is_of_our_user(stream: &UnixStream) -> io::Result<bool> {
 
 /// Sends a text with a descriptor to the process that listens at `peer`; its answer, which may take `patience`.
 ///
-/// A name is free once its owner has ended, and anybody may take it: another user's process gets nothing.
+/// A name is free once its owner has ended, and any process may take it: another user's process gets nothing.
 pub fn ask(peer: &str, text: &str, descriptor: &OwnedFd, patience: Duration) -> io::Result<Vec<u8>> {
     ask_if(is_of_our_user, peer, text, descriptor, patience)
 }
 
 fn ask_if(
-    may_have_it: impl Fn(&UnixStream) -> io::Result<bool>,
+    is_allowed: impl Fn(&UnixStream) -> io::Result<bool>,
     peer: &str,
     text: &str,
     descriptor: &OwnedFd,
     patience: Duration,
 ) -> io::Result<Vec<u8>> {
     let mut stream = connect(peer)?;
-    if !may_have_it(&stream)? {
+    if !is_allowed(&stream)? {
         let text = format!("another user's process listens at {peer}");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
@@ -98,7 +98,7 @@ mod tests {
         assert!(is_of_our_user(&stream).unwrap());
         let (text, received) = receive(&mut stream).unwrap();
         assert!(text.is_empty() && received.is_none(), "{text:?}");
-        // The same of our own, which has nobody to answer.
+        // The same of our own, which has no thread to answer.
         assert!(ask(true).is_err());
         let (mut stream, _) = listener.accept().unwrap();
         let (text, received) = receive(&mut stream).unwrap();

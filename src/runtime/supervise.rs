@@ -1,7 +1,7 @@
-//! Who looks on while the emulator runs: interrupts, `SMALT_TIMEOUT`, reports of long runs, findings of the checker.
+//! What watches while the emulator runs: interrupts, `SMALT_TIMEOUT`, reports of long runs, findings of the checker.
 //!
 //! Nothing here takes the interpreter's lock, which the thread that waits for the run may hold (but on Python's main thread, for handlers
-//! of signals): what is to be told goes to stderr.
+//! of signals): reports go to stderr.
 use super::interrupt::Interrupts;
 use super::{Artifact, Locations};
 use crate::emulate::{Position, Watch};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Seconds between two reports of a run; tests do not wait as long for one.
 const PERIOD: u64 = if cfg!(feature = "test-handlers") { 3 } else { 10 };
-/// Findings that are remembered as told.
+/// Findings that are remembered as reported.
 const REMEMBERED: usize = 1 << 12;
 
 pub struct Supervision<'a> {
@@ -106,22 +106,22 @@ impl Watch for Supervision<'_> {
     }
 
     fn finding(&self, error: Error) {
-        static TOLD: Mutex<Option<FxHashSet<(String, String, String)>>> = Mutex::new(None);
+        static REPORTED: Mutex<Option<FxHashSet<(String, String, String)>>> = Mutex::new(None);
         let line = self.line(error.loc.unwrap_or(Loc::CALL_SITE));
         let new = {
-            let mut told = lock(&TOLD);
-            let told = told.get_or_insert_default();
-            if told.len() >= REMEMBERED {
-                told.clear();
+            let mut reported = lock(&REPORTED);
+            let reported = reported.get_or_insert_default();
+            if reported.len() >= REMEMBERED {
+                reported.clear();
             }
-            // Kernels that were given as PTX text have no descriptor to tell them apart.
-            told.insert((self.artifact.hash.clone(), self.artifact.compiled.name.clone(), line))
+            // Kernels that were given as PTX text have no descriptor to distinguish them.
+            reported.insert((self.artifact.hash.clone(), self.artifact.compiled.name.clone(), line))
         };
         if new {
             let text = self.locations.describe(&error);
             let text = text.strip_prefix("smalt: ").unwrap_or(&text);
             eprintln!(
-                "smalt: warning: {text}\n  in `{}`; told once for this line",
+                "smalt: warning: {text}\n  in `{}`; reported once for this line",
                 self.artifact.compiled.name
             );
         }

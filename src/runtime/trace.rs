@@ -98,7 +98,7 @@ pub fn choose(path: Option<&str>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The file of `SMALT_TRACE`, made at the first run. That it cannot be written is told once, and fails nothing.
+/// The file of `SMALT_TRACE`, made at the first run. That it cannot be written is reported once, and fails nothing.
 fn of_environment() -> Option<Arc<TraceFile>> {
     static FILE: OnceLock<Option<Arc<TraceFile>>> = OnceLock::new();
     FILE.get_or_init(|| {
@@ -120,7 +120,7 @@ pub struct Tracing {
     pub trace: Arc<Trace>,
 }
 
-/// What the run that begins now is to be traced by, if somebody asks.
+/// What the run that begins now is to be traced by, if it is.
 pub fn begin() -> Option<Tracing> {
     let chosen = lock(&CHOSEN).clone();
     let file = chosen.or_else(of_environment)?;
@@ -135,7 +135,7 @@ pub fn begin() -> Option<Tracing> {
 }
 
 impl Tracing {
-    /// Writes what the run has left, whatever came of it.
+    /// Writes what the run has left, failed or not.
     pub fn write(self, kernel: &str, locations: &Locations, names: &Names, failed: Option<&Error>) {
         let recorded = self.trace.take();
         let mut state = lock(&self.file.state);
@@ -231,7 +231,7 @@ fn render(
         }
     }
     let mut order: Vec<&Event> = recorded.events.iter().collect();
-    // Stable: what is told of one step stays in its order, longer spans first.
+    // Stable: events of one step stay in their order, longer spans first.
     order.sort_by_key(|event| (event.start, event.cta, event.track, std::cmp::Reverse(event.end)));
     for event in order {
         let (category, name, mut args) = describe(event);

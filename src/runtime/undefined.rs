@@ -1,10 +1,10 @@
-//! Memory that nobody wrote: whether it matters what it holds.
+//! Memory that was never written: whether it matters what it holds.
 //!
-//! Reading it is no error by itself: kernels load padding and throw it away. So a run in the emulator notes the reads, and if there are any
+//! Reading it is no error by itself: kernels load padding and discard it. So a run in the emulator notes the reads, and if there are any
 //! the kernel runs again on copies, with other contents in all undefined memory. If it then stores something else, or does something else, a
 //! value of that memory has reached an output or a decision: nothing but that differs. An element that holds nothing but such memory, as
 //! it was, has not been computed with: blocks of which a part is stored are copied whole. Outputs that have such values are warnings, for
-//! nobody may look at them (JAX's own tests compute with buffers that are filled in part); what decides is an error.
+//! they may never be used (JAX's own tests compute with buffers that are filled in part); what decides is an error.
 use super::buffers::BufferSpec;
 use crate::emulate::{Noted, Position, Watch};
 use crate::error::{Error, Fault, Loc};
@@ -14,7 +14,7 @@ pub const OTHER_POISON: u8 = 0;
 /// Reads that a message names.
 const NAMED: usize = 3;
 
-/// Looks on while the kernel runs again: findings have been told.
+/// Watches while the kernel runs again: findings have been reported.
 pub struct Again<'a>(pub &'a dyn Watch);
 
 impl Watch for Again<'_> {

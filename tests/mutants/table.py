@@ -84,7 +84,7 @@ MUTANTS: list[Mutant] = [
       "elements that several lanes hold are the last one's", "test_programs", "test_arrays"),
     m("plan/arrivals.rs", ".saturating_mul(senders(kernel, alloc))", "senders(kernel, alloc)", "1",
       "barriers of clusters count one block", "test_barriers", "test_kernels"),
-    m("plan/arrivals.rs", "            && told[barrier.alloc]", "told[barrier.alloc]", "false",
+    m("plan/arrivals.rs", "            && by_hand[barrier.alloc]", "by_hand[barrier.alloc]", "false",
       "bytes that the author announces are announced twice", "test_barriers", "test_errors"),
     m("plan/insert_barriers.rs", "if self.automatic && divergent.commits {", "self.automatic && divergent.commits", "false",
       "no barrier behind warp regions that commit", "test_warps", "test_programs"),

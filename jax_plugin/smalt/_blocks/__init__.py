@@ -4,7 +4,7 @@ Here: everything about one call of static shape. What makes several calls of one
 it, and `_programs`.
 """
 
-from smalt._blocks.asked import AskedBody, Question, bind_asked
+from smalt._blocks.queries import Query, QueryingBody, bind_answers
 from smalt._blocks.axis_order import shared_axes
 from smalt._blocks.blocks import BUDGET, Block, Form, forms_of
 from smalt._blocks.flow import uses, warn_of_outputs_never_stored

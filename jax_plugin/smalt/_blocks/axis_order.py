@@ -7,7 +7,7 @@ order, where
 * a step writes elements of an output that another one reads, through an operand that shares the output's buffer;
 * two steps have elements in common of an input that a step stores to, and that one may load before it stores all of it;
 * a step may load scratch before it has stored all of it, and another one may have stored what it loads: the one before, or any since
-  the last one that stores all of it whatever happens. `@pl.when(pl.program_id(2) == 0)` around such a store keeps the outer axes apart;
+  the last one that stores all of it whatever happens. `@pl.when(pl.program_id(2) == 0)` around such a store keeps the outer axes independent;
 * its size is traced.
 Index maps are looked at point by point up to 65536 points, and beyond as far as they are affine; what is not known carries. An
 axis that `vmap` added never does. Outputs and operands that stay in device memory as a whole (no block) are the kernel's own business, and
@@ -66,11 +66,11 @@ def decide(
     semantics: Sequence[str] | None,
     hints: bool = False,
 ) -> Axes:
-    """`uses`: of the body's references. `hints`: what `semantics` says is a TPU's."""
+    """`uses`: of the body's references. `hints`: `semantics` is a TPU's."""
     grid = tuple(mapping.grid)
     rank = len(grid)
     own = [i for i in range(rank) if i not in mapping.vmapped_dims]
-    asked = _asked(semantics, own)
+    semantics_of = _semantics_of_axes(semantics, own)
     reasons: dict[int, Reason] = {}
 
     def carry(axes: Iterable[int], what: str, proved: bool) -> None:
@@ -83,7 +83,7 @@ def decide(
     def carry_memory(axes: Iterable[int], name: str, proved: bool) -> None:
         axes = list(axes)
         carry(axes, f"a step {'loads' if proved else 'may load'} what another one stored in {name}", proved)
-        doubts.update((axis, name) for axis in axes if axis in reasons and asked.get(axis) == "parallel" and isinstance(grid[axis], int))
+        doubts.update((axis, name) for axis in axes if axis in reasons and semantics_of.get(axis) == "parallel" and isinstance(grid[axis], int))
 
     touched: dict[int, Points | None] = {}
     again: dict[int, set[int]] = {}  # inputs that are stored to: the axes that revisit what is stored
@@ -91,40 +91,40 @@ def decide(
     for block in blocks:
         if not block.is_output:
             use = uses[first + block.number]
-            if block.partner is None and block.is_written and _is_unordered(uses, first, block):
+            if block.alias is None and block.is_written and _is_unordered(uses, first, block):
                 touched[block.number], again[block.number] = None, set(mapping.vmapped_dims) - block.axes
                 continue
-            if block.partner is None and block.is_written and (block.in_gmem or use.is_written and use.exposed.any()):
+            if block.alias is None and block.is_written and (block.in_gmem or use.is_written and use.exposed.any()):
                 touched[block.number], axes = _revisited(grid, block)
                 again[block.number] = set(axes)
                 for axis, exact in axes.items():
                     proved = exact and bool(use.carries.all() and use.stored.all())
                     carry_memory([axis], f"input {block.name}", proved)
             continue
-        partner = None if block.partner is None else blocks[block.partner]
-        if partner is not None and not partner.is_read:
-            partner = None
+        alias = None if block.alias is None else blocks[block.alias]
+        if alias is not None and not alias.is_read:
+            alias = None
         if _is_unordered(uses, first, block):
             continue
         if block.is_left_alone:
-            if partner is not None and not partner.is_left_alone:
-                carry(own, f"{partner.name} is read where {block.name}, which has no block, may be written", False)
-            # Parts of it are the author's to choose, so that steps have different ones. All of it every step has in common.
+            if alias is not None and not alias.is_left_alone:
+                carry(own, f"{alias.name} is read where {block.name}, which has no block, may be written", False)
+            # The author chooses parts of it, so that steps have different ones. The whole of it all steps share.
             use = uses[first + block.number]
             if use.is_written and use.kinds == {flow.Kind.WHOLE}:
                 carry(own, f"steps write all of {block.name}", False)
             if flow.Kind.WHOLE in use.kinds:
                 found = _carried(use, [grid[a] if isinstance(grid[a], int) else flow.TRACED for a in own], True)
                 carry_memory((own[a] for a in found), block.name, True)
-                if partner is not None and flow.Kind.WHOLE in uses[first + partner.number].kinds:
-                    carry_memory(own, f"{block.name}, whose buffer is {partner.name}'s", True)
+                if alias is not None and flow.Kind.WHOLE in uses[first + alias.number].kinds:
+                    carry_memory(own, f"{block.name}, whose buffer is {alias.name}'s", True)
             continue
         touched[block.number], axes = _shared(grid, block, [])
         for axis, proved in axes.items():
             carry([axis], f"steps write the same block of {block.name}", proved)
-        if partner is not None:
-            for axis, proved in _shared(grid, block, [partner])[1].items():
-                carry([axis], f"{partner.name} is read where other steps write {block.name}, in the same buffer", proved)
+        if alias is not None:
+            for axis, proved in _shared(grid, block, [alias])[1].items():
+                carry([axis], f"{alias.name} is read where other steps write {block.name}, in the same buffer", proved)
     for at in sorted(set(range(first)) & uses.keys()):  # prefetched, of which the call has its own
         use = uses[at]
         if not use.is_written:
@@ -150,10 +150,10 @@ def decide(
             carry_memory((own[a] for a in found), f"scratch {name}", proved)
     parallel, broken = [], {}
     for axis, n in enumerate(grid):
-        wish, reason = asked.get(axis), reasons.get(axis)
-        if hints and wish == "parallel" and reason is not None and reason.proved:
-            broken[own.index(axis)], wish = reason.what, None
-        if wish == "parallel" and reason is not None and reason.proved:
+        declared, reason = semantics_of.get(axis), reasons.get(axis)
+        if hints and declared == "parallel" and reason is not None and reason.proved:
+            broken[own.index(axis)], declared = reason.what, None
+        if declared == "parallel" and reason is not None and reason.proved:
             raise InvalidKernel(
                 f"steps of a parallel grid axis that depend on each other: {reason.what}"
                 f"\n  expected: axis {own.index(axis)} to run sequentially, or steps along it that have nothing to do with each other"
@@ -162,9 +162,9 @@ def decide(
             )
         if not isinstance(n, int):
             reasons.setdefault(axis, Reason("its size is traced", True))
-        elif wish == "sequential":
+        elif declared == "sequential":
             reasons.setdefault(axis, Reason("dimension_semantics says so", True))
-        elif wish == "parallel":
+        elif declared == "parallel":
             reasons.pop(axis, None)
         parallel.append(axis not in reasons)
     kept = frozenset(n for n, axes in again.items() if blocks[n].in_gmem or any(not parallel[a] for a in axes))
@@ -182,7 +182,7 @@ def decide(
 
 def _is_unordered(uses: Mapping[int, flow.Use], first: int, block: Block) -> bool:
     """Whether all accesses to a block's memory are atomics, and others whose order the author gives."""
-    kinds = [uses[first + n].kinds for n in (block.number, block.partner) if n is not None]
+    kinds = [uses[first + n].kinds for n in (block.number, block.alias) if n is not None]
     return set().union(*kinds) == {flow.Kind.UNORDERED}
 
 
@@ -210,13 +210,13 @@ def _lasts(aval: Any) -> bool:
     return not _versions.is_accumulator_aval(aval) and _messages.is_dtype(aval.inner_aval.dtype)
 
 
-#: What `dimension_semantics` say, a TPU's included: "arbitrary" promises nothing.
+#: What `dimension_semantics` mean, a TPU's included: "arbitrary" promises nothing.
 _MEANING: dict[str, str | None] = {
     "parallel": "parallel", "core_parallel": "parallel", "subcore_parallel": "parallel", "sequential": "sequential", "arbitrary": None,
 }
 
 
-def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
+def _semantics_of_axes(semantics: Any, own: Sequence[int]) -> dict[int, str]:
     if semantics is None:
         return {}
     remedy = '\n  remedy: name each axis "parallel" or "sequential", or leave it out: it is chosen then'
@@ -227,14 +227,14 @@ def _asked(semantics: Any, own: Sequence[int]) -> dict[int, str]:
             f"dimension_semantics\n  expected: one for each of {len(own)} grid axes"
             f"\n  got: {repr(semantics) if isinstance(semantics, str) else len(semantics)}{remedy}"
         )
-    asked: dict[int, str] = {}
-    for axis, wish in enumerate(semantics):
-        name = str(getattr(wish, "value", wish))
+    semantics_of: dict[int, str] = {}
+    for axis, declared in enumerate(semantics):
+        name = str(getattr(declared, "value", declared))
         if name not in _MEANING:
-            raise InvalidKernel(f'dimension_semantics of grid axis {axis}\n  expected: "parallel" or "sequential"\n  got: {wish!r}{remedy}')
+            raise InvalidKernel(f'dimension_semantics of grid axis {axis}\n  expected: "parallel" or "sequential"\n  got: {declared!r}{remedy}')
         if (meaning := _MEANING[name]) is not None:
-            asked[own[axis]] = meaning
-    return asked
+            semantics_of[own[axis]] = meaning
+    return semantics_of
 
 
 # ------------------------------------------------------------------------------------------ outputs
@@ -367,7 +367,7 @@ def visits(block: Block, touched: Points | None, grid: Sequence[Any], loops: Seq
 
     `loops`: the sequential axes, outermost first. All of them choose it: no step has the block of the step before.
     """
-    if block.is_looked_up or not block.goes_back and (block.is_written or block.partner is not None):
+    if block.is_looked_up or not block.goes_back and (block.is_written or block.alias is not None):
         return len(loops), block.goes_back and bool(loops)
     settled = max((k + 1 for k, axis in enumerate(loops) if axis in block.axes and grid[axis] != 1), default=0)
     chosen = loops[:settled]

@@ -179,7 +179,7 @@ class Dim:
     outside: bool = False  # a block may reach outside of the array
     is_checked: bool = False  # what the index map gives is known when the kernel runs
     high: int = 0  # positions behind the array's end that are padding; in front of it `-shift`
-    parts: int = 1  # the rows that are asked for are taken in so many parts of `size`
+    parts: int = 1  # the rows of the block spec are taken in so many parts of `size`
 
     def start(self, index: Any, part: Any) -> Any:
         scaled = index * self.scale if self.scale != 1 else index
@@ -206,12 +206,12 @@ class Block:
     is_read: bool = True
     #: An input that later steps find as the body left it, in an array of the call's own.
     is_kept: bool = False
-    #: An output: what it writes, later steps read through its partner. An input: its partner writes what it reads.
+    #: An output: later steps read what it writes through its alias. An input: its alias writes what it reads.
     in_order: bool = False
     overwrites: bool = False  # the body begins with a store to all of it
     is_stored_once: bool = False  # and does nothing else with it
     is_sliced: bool = False  # it has nothing but loads and stores of what slices take
-    partner: int | None = None  # the operand that shares its buffer
+    alias: int | None = None  # the operand that shares its buffer
     way: Way = Way.VIEW
     resident: bool = False  # of those that go back: one slot, which stays while the block does
     reload: bool = False  # of those that go back: the slot starts with what the array has
@@ -292,7 +292,7 @@ class Block:
 
 
 def _results(mapping: Any, flat: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Of each dimension where the block begins, and how long it is (None: as long as it says), from what the index map's jaxpr gives."""
+    """Of each dimension where the block begins, and how long it is (None: its own length), from what the index map's jaxpr gives."""
     bounded = [type(d).__name__ == "BoundedSlice" for d in mapping.block_shape]
     if not any(bounded):
         return list(flat), [None] * len(flat)
@@ -399,7 +399,7 @@ def check_atomic(block: Block) -> None:
 
 
 def check_inside(blocks: Sequence[Block], grid: Sequence[Any]) -> None:
-    """Each block has something of its array, or of the padding that was asked for, at all points of the grid where that is known.
+    """Each block has something of its array, or of its padding, at all points of the grid where that is known.
     Elsewhere (`Dim.is_checked`) the emulator looks."""
     if 0 in grid:
         return
@@ -439,7 +439,7 @@ def _reaches_outside(dim: Dim, grid: Sequence[Any]) -> bool:
         low, high = (b * dim.scale + dim.shift for b in bounds)
         if low >= 0 and high + dim.size <= dim.extent:
             return False
-        # Blocks that are whole stay inside as long as the map is right; what is outside of the array altogether is nobody's.
+        # Blocks that are whole stay inside as long as the map is right; what is outside of the array altogether does not count.
     return dim.is_element or dim.extent % dim.size != 0 or bounds is not None
 
 
@@ -464,7 +464,7 @@ def split_rows(jaxpr: Any, blocks: Sequence[Block], others: int) -> tuple[int, l
             for block, at in zip(blocks, found):
                 if at is not None:
                     dims[others + block.number] = sum(not d.squeezed for d in block.dims[:at])
-            body = finer_rows.look_at(jaxpr, dims, model.size)
+            body = finer_rows.analyse(jaxpr, dims, model.size)
             n = 1 if body is None else finer_rows.parts([(b.shape, dims[others + b.number]) for b in blocks], body)
             if n == 1:
                 continue
@@ -499,7 +499,7 @@ def choose_ways(blocks: Sequence[Block], steps: int, streams: bool, windows: boo
         large = [b for b in staged if may_be_view(b, blocks) or windows and _may_be_window(b)]
         big = max(large, key=lambda b: _slots(b, steps), default=None)
         if big is None:
-            return  # the compiler says what there is and what is asked for
+            return  # the compiler reports what there is and what is needed
         big.way = Way.VIEW if may_be_view(big, blocks) else Way.WINDOW
     if steps == 1:
         _make_room(blocks)
@@ -545,11 +545,11 @@ def _best(block: Block, blocks: Sequence[Block], steps: int, streams: bool) -> W
         return Way.VIEW
     if block.transforms:
         return Way.COPY if block.reload or block.in_order else Way.TMA
-    if block.partner is not None and not block.is_output and not block.is_read:
-        return Way.VIEW  # of which nobody sees anything
+    if block.alias is not None and not block.is_output and not block.is_read:
+        return Way.VIEW  # none of which is observable
     tma = streams and _is_for_tma(block, steps) and not block.reload and not block.in_order
     if block.goes_back:
-        if block.partner is None and _versions.is_in_device_memory_of_tpu(block.mapping) and may_be_view(block, blocks):
+        if block.alias is None and _versions.is_in_device_memory_of_tpu(block.mapping) and may_be_view(block, blocks):
             return Way.VIEW
         if block.resident:
             return Way.TMA if tma else Way.COPY
@@ -565,11 +565,11 @@ def may_be_view(block: Block, blocks: Sequence[Block]) -> bool:
     if block.goes_back:
         return True
     # A view of what the kernel writes would change under the body; one of an input is not written.
-    return block.partner is None and not block.is_written
+    return block.alias is None and not block.is_written
 
 
 def _may_be_window(block: Block) -> bool:
-    if not block.is_sliced or block.transforms or block.partner is not None or block.is_kept:
+    if not block.is_sliced or block.transforms or block.alias is not None or block.is_kept:
         return False
     if block.bits < 8 or not _messages.is_dtype(block.dtype) or np.dtype(block.dtype).kind == "c" or any(d.length is not None for d in block.dims):
         return False

@@ -1,8 +1,8 @@
-"""Blocks whose rows have nothing to do with each other are taken in finer parts than they were asked for.
+"""Blocks whose rows have nothing to do with each other are taken in finer parts than their block specs have.
 
 A block of 16 rows of 4096 is 512 elements a thread; of one row it is 32. Where every operation of a body keeps the rows of its
 blocks apart (element by element, or along other dimensions), the body of a part is the body, with fewer rows: `run` evaluates it so,
-equation by equation, and `look_at` does the same without results, to know. What mixes rows, or is not known here, keeps its blocks.
+equation by equation, and `analyse` does the same without results, as a check. What mixes rows, or is not supported here, keeps its blocks.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def parts(shapes: Sequence[tuple[tuple[int, ...], int | None]], body: Body) -> i
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """What a body that keeps its rows apart does."""
+    """What a body with independent rows does."""
 
     products: bool
     #: Instructions of all its elements together, about.
     work: int
 
 
-def look_at(jaxpr: Any, dims: Sequence[int | None], rows: int) -> Body | None:
+def analyse(jaxpr: Any, dims: Sequence[int | None], rows: int) -> Body | None:
     """None: the body mixes rows. `dims`: of each ref the dimension that is rows, by invar."""
     trial = _Eval(rows, rows, lambda: 0, (), (), dry=True)
     try:
@@ -130,7 +130,7 @@ class _Eval:
     indices: Sequence[Any]
     sizes: Sequence[Any]
     dry: bool
-    used: frozenset[Any] = frozenset()  # variables of the jaxpr at hand that something uses
+    used: frozenset[Any] = frozenset()  # variables of this jaxpr that are used
     products: bool = False
     work: int = 0
     #: What was made of each `Same`, by dimension and extent; what an arm of a `cond` makes is the arm's own.

@@ -35,7 +35,7 @@ class Kind(enum.Enum):
 
     IN_PART = "in part"
     WHOLE = "whole"
-    UNKNOWN = "unknown"  # by who knows what
+    UNKNOWN = "unknown"  # in an unknown way
     UNORDERED = "unordered"  # an atomic, or another one whose order the author gives, of whatever part
 
 
@@ -93,7 +93,7 @@ def warn_of_outputs_never_stored(jaxpr: Any, outputs: Mapping[int, str], found: 
         name = _versions.argument_name(jaxpr, at, otherwise)
         ref = name if name.isidentifier() else "ref"
         text = (
-            f"smalt: an output that the kernel never stores to: {name}\n  expected: a store to all of it\n  got: elements that nobody wrote"
+            f"smalt: an output that the kernel never stores to: {name}\n  expected: a store to all of it\n  got: elements that were never written"
             f"\n  remedy: {ref}[...] = value ({ref} = value only gives the name to something else), or leave the output out"
         )
         warn_at(jaxpr, text)
@@ -130,7 +130,7 @@ class _Walk:
         # Of jaxprs: the next two, and how many equations a walk takes.
         self.facts: dict[int, tuple[frozenset[Any], set[Any]]] = {}
         self.sizes: dict[int, int] = {}
-        # Variables of the jaxpr at hand: that something uses, that something stored is made of.
+        # Variables of this jaxpr: that are used, that something stored is made of.
         self.used: frozenset[Any] = frozenset()
         self.stored: set[Any] = set()
 
@@ -194,7 +194,7 @@ class _Walk:
                 return self.region(jaxpr, self.bound(jaxpr.invars, values), reach, certain)
         read = _versions.only_read(eqn)
         only_read = {v for a, v in zip(eqn.invars, values) if isinstance(v, int) and a in read}
-        for ref in {v for v in values if isinstance(v, int)}:  # who knows
+        for ref in {v for v in values if isinstance(v, int)}:  # it may do anything to them
             self.load(ref, reach, self.constant(False))
             if ref not in only_read:
                 self.store(ref, reach)
@@ -325,7 +325,7 @@ class _Walk:
         if not reach.any():
             return
         use.written = _fit(use.written | reach, np.any)
-        # Control is here, or `stored` says nothing of the point.
+        # Control is here, or `stored` has nothing of the point.
         if whole:
             use.stored = _fit(use.stored | reach, np.all)
         elif part is not None and not use.stored.all():

@@ -28,7 +28,7 @@ from smalt._blocks.blocks import Block, Way
 from smalt._config import CompilerParams
 from smalt._errors import InvalidKernel, Unsupported
 
-#: Slots of a ring of a program that says nothing of it.
+#: Slots of a ring by default.
 STAGES = 4
 #: Elements that one load or store of a block moves: 32 a thread.
 CHUNK = 4096
@@ -114,7 +114,7 @@ class BlockReport:
     """What was decided for one operand of a call."""
 
     of: str
-    block: tuple[int, ...]  # in the kernel: finer than was asked for where rows are split
+    block: tuple[int, ...]  # in the kernel: finer than the block spec where rows are split
     way: str
     runs: str
 
@@ -139,7 +139,7 @@ def kernel(
     `budget`: bytes of shared memory for blocks; what is beyond are views of their arrays, where they can be.
     """
     call = Call(params, budget)
-    outputs = {call.indices + b.number: b.name for b in call.blocks if b.is_output and b.partner is None}
+    outputs = {call.indices + b.number: b.name for b in call.blocks if b.is_output and b.alias is None}
     flow.warn_of_outputs_never_stored(call.jaxpr, outputs, call.uses)
     axis_order.warn_of_doubts(call.jaxpr, call.axes)
     out_types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["out_avals"]]
@@ -188,9 +188,9 @@ class Call:
                 "\n  remedy: a tangent for each input (jax.jvp with zeros), or jax.custom_jvp around the call"
             )
         blocks.check_inside(self.blocks, self.grid)
-        self.own = [a for a in range(len(self.grid)) if a not in mapping.vmapped_dims]  # axes that the body knows
+        self.own = [a for a in range(len(self.grid)) if a not in mapping.vmapped_dims]  # axes that the body has
         uses = self.uses = flow.uses(self.jaxpr, [self.grid[a] if isinstance(self.grid[a], int) else None for a in self.own])
-        self._look_at_body(uses, params["input_output_aliases"])
+        self._analyse_body(uses, params["input_output_aliases"])
         hints = _versions.is_tpu_compiler_params(given_params)
         self.axes = axis_order.decide(self.blocks, mapping, self.jaxpr, uses, self.compiler_params.dimension_semantics, hints)
         self.parallel = self.axes.parallel
@@ -215,7 +215,7 @@ class Call:
             block.settled, returns = axis_order.visits(block, self.axes.touched.get(block.number), self.grid, self.loops)
             if block.goes_back:
                 block.resident = any(self.grid[a] != 1 for a in self.loops[block.settled :])
-                block.reload = returns or block.is_kept or block.partner is not None and not block.overwrites
+                block.reload = returns or block.is_kept or block.alias is not None and not block.overwrites
         self._keep_order()
         self.plan = self._plan(given_params, budget)
         if self.plan is not None:
@@ -234,14 +234,14 @@ class Call:
             return None
         if any(not blocks.may_be_view(b, self.blocks) or b.is_kept or b.in_order for b in self.blocks):
             return None
-        read_only = [b.number for b in self.blocks if not b.is_output and b.partner is None and not b.is_written and not b.begins_anywhere]
+        read_only = [b.number for b in self.blocks if not b.is_output and b.alias is None and not b.is_written and not b.begins_anywhere]
         if self.is_triton and not turns and not self.mapping.scratch_avals:
             try:
                 program = _programs.read_program(self.jaxpr)
             except _programs.Unreadable:
                 return None
             return _programs.plan_warpgroups(program, {program.params[i] for i in read_only}, params.num_stages or _rules.TRITON_STAGES, budget, True)
-        if len(turns) != 1 or turns[0] != max(self.own) or any(b.partner is not None for b in self.blocks):
+        if len(turns) != 1 or turns[0] != max(self.own) or any(b.alias is not None for b in self.blocks):
             return None
         if not all(_versions.is_plain_scratch(a) for a in self.mapping.scratch_avals):
             return None
@@ -255,7 +255,7 @@ class Call:
         found = _programs.read_turns(self.jaxpr, self.own.index(turns[0]), self.grid[turns[0]], roles)
         if found is None:
             return None
-        stages = params.num_stages if self.is_triton else self.steps if self.steps > 1 else None  # 1 is what nobody asked for
+        stages = params.num_stages if self.is_triton else self.steps if self.steps > 1 else None  # 1 is the default
         any_order = self.compiler_params.approx_math or getattr(self.compiler_params, "accumulate_products", False)
         return _programs.plan_warpgroups(found.program, found.free, stages or STAGES, budget, any_order, found)
 
@@ -263,7 +263,7 @@ class Call:
         """Of the kernel's mesh, how many warpgroups there are."""
         return {} if self.plan is None else {"num_threads": self.plan.threads, "thread_name": _programs.WARPGROUP_AXIS}
 
-    def _look_at_body(self, uses: Mapping[int, flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
+    def _analyse_body(self, uses: Mapping[int, flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         stored = _versions.written_refs(self.jaxpr)
         for block in self.blocks:
             at = self.indices + block.number
@@ -276,7 +276,7 @@ class Call:
                 blocks.check_atomic(block)
         for operand, result in aliases:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
-            a.partner, b.partner = b.number, a.number
+            a.alias, b.alias = b.number, a.number
             if any(flow.Kind.UNORDERED in uses[self.indices + x.number].kinds for x in (a, b)):
                 a.in_gmem = b.in_gmem = True  # one buffer, whichever name it has
         if self.is_triton:
@@ -285,7 +285,7 @@ class Call:
             a, b = self.blocks[operand - self.indices], self.blocks[self.mapping.num_inputs + result]
             if not uses[operand].is_written or a.is_left_alone:
                 continue
-            # The buffer is one, says who uses Triton or atomics; JAX's interpreter has a block of its own for each name.
+            # With Triton's parameters or atomics the buffer is one; JAX's interpreter has a block of its own for each name.
             is_one = self.is_triton or uses[operand].kinds == {flow.Kind.UNORDERED}
             if not is_one or not blocks.same_blocks(a, b) or any(x.outside or x.transforms for x in (a, b)):
                 raise Unsupported(
@@ -301,7 +301,7 @@ class Call:
         if not axes:
             return
         for block in self.blocks:
-            pair = [block] if block.partner is None else [block, self.blocks[block.partner]]
+            pair = [block] if block.alias is None else [block, self.blocks[block.alias]]
             is_shared = any(b.is_output and axes - b.axes for b in pair) and not any(b.outside or b.transforms for b in pair)
             is_in_part = all(not uses[self.indices + b.number].kinds & {flow.Kind.WHOLE, flow.Kind.UNKNOWN} for b in pair)
             if is_in_part and (is_shared or all(b.is_whole for b in pair)):
@@ -312,12 +312,12 @@ class Call:
         are visited again, they are moved in each step, by loads and stores, which are done when the step is."""
         turns = [a for a in self.loops if self.grid[a] != 1]
         for block in self.blocks:
-            if not block.is_output or block.partner is None or not self.blocks[block.partner].is_read:
+            if not block.is_output or block.alias is None or not self.blocks[block.alias].is_read:
                 continue
-            partner = self.blocks[block.partner]
+            alias = self.blocks[block.alias]
             again = block.resident or block.reload and not block.overwrites and bool(turns) or not set(turns) <= block.alone
-            if again or not blocks.same_blocks(block, partner):
-                block.in_order = partner.in_order = True
+            if again or not blocks.same_blocks(block, alias):
+                block.in_order = alias.in_order = True
                 block.settled, block.resident = len(self.loops), False
                 block.reload = not block.overwrites
 
@@ -358,8 +358,8 @@ class Call:
     def _scoped(self, refs: Sequence[Any], slots: Sequence[Block], *scratch: Any) -> None:
         sizes, prefetched, arrays = refs[: self.sizes], refs[self.sizes :][: self.indices], list(refs[self.sizes + self.indices :])
         for block in self.blocks:
-            if block.is_output and block.partner is not None:
-                arrays[block.number] = arrays[block.partner]
+            if block.is_output and block.alias is not None:
+                arrays[block.number] = arrays[block.alias]
         slot_of = {b.number: ref if b.shape else ref.at[0] for b, ref in zip(slots, scratch)}
         given = iter(sizes)
         extents = [n if isinstance(n, int) else next(given)[...] for n in self.grid]
@@ -528,7 +528,7 @@ class _Step:
 
 
 def _traced(index: Any) -> Any:
-    """A number that JAX knows nothing of: blocks may reach outside of their arrays, slices of known numbers may not."""
+    """A number that is opaque to JAX: blocks may reach outside of their arrays, slices of known numbers may not."""
     return lax.add(jnp.asarray(index, jnp.int32), jnp.int32(0))
 
 
@@ -656,8 +656,8 @@ def _in_chunks(
     go(0, [], [], [])
 
 
-def _looked_at(array: Any, block: Block, origin: Sequence[Any], value: Any) -> Any:
-    """A value of a block that reaches outside of its array. Where it has nothing of it, since an index that only the run knows is out of
+def _checked_value(array: Any, block: Block, origin: Sequence[Any], value: Any) -> Any:
+    """A value of a block that reaches outside of its array. Where it has nothing of it, since an index that is known at run time only is out of
     range, the block's first element is loaded: an index outside of its dimension, which the emulator reports."""
     if not any(d.is_checked for d in block.dims):
         return value
@@ -693,7 +693,7 @@ def _load(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any]
     def window() -> Any:
         parts = tuple(Part(n) for n in sizes)
         loaded = window_load_p.bind(_versions.ref_and_transforms(array)[0], *starts, parts=parts)
-        return _looked_at(array, block, origin, loaded)
+        return _checked_value(array, block, origin, loaded)
 
     if _never_inside(block, sizes):
         return window()
@@ -709,7 +709,7 @@ def _store(array: Any, block: Block, origin: Sequence[Any], starts: Sequence[Any
     def window() -> None:
         parts = tuple(Part(n) for n in sizes)
         window_store_p.bind(
-            _versions.ref_and_transforms(array)[0], _looked_at(array, block, origin, value), *starts, parts=parts
+            _versions.ref_and_transforms(array)[0], _checked_value(array, block, origin, value), *starts, parts=parts
         )
 
     if not block.outside:

@@ -1,6 +1,6 @@
 """When smalt is in force, and what its users choose: settings, compiler parameters, profiles, and what is changed in JAX meanwhile.
 
-Nothing here knows what a kernel is: packages enter what they want changed (`take_over`). Imports `_versions`.
+Independent of kernels: packages register what they change (`take_over`). Imports `_versions`.
 """
 
 from smalt._config.params import CompilerParams

@@ -5,9 +5,9 @@ Environment variables are read here and nowhere else in the package:
 | variable | meaning |
 |---|---|
 | `SMALT_ENABLE` | 1: as if `smalt.enable()` had been called at import |
-| `SMALT_PALLAS_CALL` | 0: what `enable(pallas_call=False)` says, where nothing else is said |
-| `SMALT_TRITON` | 0: what `enable(triton=False)` says, where nothing else is said |
-| `SMALT_TARGET` | the target of kernels for which nothing else says one, e.g. `sm_90a` |
+| `SMALT_PALLAS_CALL` | 0: the default of `enable(pallas_call=…)` is False |
+| `SMALT_TRITON` | 0: the default of `enable(triton=…)` is False |
+| `SMALT_TARGET` | the default target of kernels, e.g. `sm_90a` |
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Settings:
     pallas_call: bool = True  # whether pl.pallas_call(compiler_params=None) is taken
     triton: bool = True  # whether pl.pallas_call with Triton's parameters is taken
     device: str | None = None  # the emulated device
-    check: str | None = None  # what becomes of what the emulator's checker finds; None: as SMALT_CHECK says
+    check: str | None = None  # what becomes of what the emulator's checker finds; None: by SMALT_CHECK
 
 
 def _from_environment() -> Settings:
@@ -73,9 +73,9 @@ def enable(*, pallas_call: bool | None = None, triton: bool | None = None) -> No
 
     Args:
         pallas_call: Whether `pl.pallas_call` with no parameters is taken. In stock JAX such a call means Triton on CUDA, and nothing on a
-            CPU. False leaves it to JAX on both; None: as `SMALT_PALLAS_CALL` says, else True. On CUDA, a taken one that asks for what smalt
+            CPU. False leaves it to JAX on both; None: by `SMALT_PALLAS_CALL`, else True. On CUDA, a taken one that needs what smalt
             lacks goes to the compiler that JAX has for it, with a warning; one that is wrong is an error.
-        triton: The same of `pl.pallas_call` with the parameters of `jax.experimental.pallas.triton`; None: as `SMALT_TRITON` says, else True.
+        triton: The same of `pl.pallas_call` with the parameters of `jax.experimental.pallas.triton`; None: by `SMALT_TRITON`, else True.
     """
     calls = _DEFAULT.pallas_call if pallas_call is None else pallas_call
     _choose_for_all(Settings(True, calls, _DEFAULT.triton if triton is None else triton))

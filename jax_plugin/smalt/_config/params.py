@@ -23,17 +23,17 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
     """Mosaic GPU's compiler parameters, all of them honoured, and smalt's own.
 
     Attributes:
-        enabled: Whether smalt compiles this kernel; None: as `smalt.enable()` and `smalt.enabled()` say.
+        enabled: Whether smalt compiles this kernel; None: by `smalt.enable()` and `smalt.enabled()`.
         approx_math: Mosaic GPU's: functions may be less exact, and floats may be added in another order. Default: False.
         accumulate_products: In `acc + x @ y` the products go into `acc` one by one, as in XLA's matmuls and Triton's, which saves registers
             and the sum, and loses what is small beside `acc`. A `pl.pallas_call` with Triton's parameters, a TPU's or none is
-            compiled so. `approx_math` says it, too. Default: False.
+            compiled so. `approx_math` implies it. Default: False.
         fp_contract: Whether `x * y + z` may become one `fma`; None: yes. With False, and `precise_division`, f32 arithmetic
             equals NumPy's.
         precise_division: Whether quotients of f32 are correctly rounded, as NumPy's. Otherwise they are what XLA computes
             outside of kernels: within 2 units in the last place, and faster.
         target: The architecture to compile for, e.g. "sm_90a"; None: the device's.
-        wait_timeout_ns: A wait that takes longer ends the kernel with a `smalt.Timeout`; 0: waits spin for ever. On a GPU each call
+        wait_timeout_ns: A wait that takes longer ends the kernel with a `smalt.Timeout`; 0: waits have no limit. On a GPU each call
             waits for its kernel's end then. In the emulator an instruction of every warp counts as a nanosecond.
     """
 
@@ -56,7 +56,7 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
         if self.target is not None and not str(self.target).startswith("sm_"):
             raise _wrong("target", "an architecture like 'sm_90a'", self.target, "target='sm_90a' for Hopper, 'sm_100a' for Blackwell")
         if self.enabled:
-            takeover.hold_for_ever()
+            takeover.hold_permanently()
 
 
 def _wrong(name: str, expected: str, got: object, remedy: str) -> InvalidArgument:

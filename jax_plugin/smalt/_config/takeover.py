@@ -1,7 +1,7 @@
 """What smalt changes in JAX: nothing at import; from the first enabling on, and given back where it can be.
 
-The rules of lowering and of derivatives stand in JAX's tables while somebody holds them: `smalt.enable()` until `smalt.disable()`, a scope of `smalt.enabled()`
-until its end, `CompilerParams(enabled=True)` for ever. What was in the tables before answers for every kernel that is not smalt's, and
+The rules of lowering and of derivatives are in JAX's tables while they are held: by `smalt.enable()` until `smalt.disable()`, a scope of `smalt.enabled()`
+until its end, by `CompilerParams(enabled=True)` from then on. What was in the tables before answers for every kernel that is not smalt's, and
 stands there again afterwards, another plugin's rules included.
 
 What programs need that were compiled while smalt was enabled (their errors' classes, calls that Python makes) stays: it does something
@@ -28,7 +28,7 @@ _PLATFORMS = ("cpu", "cuda")
 _lock = threading.RLock()
 _holders = 0
 _is_first = True
-_is_held_for_ever = False
+_is_permanent = False
 _restore: list[Callable[[], None]] = []
 
 
@@ -46,7 +46,7 @@ def take_over(
 
 
 def hold() -> None:
-    """Puts the rules into JAX's tables, above whatever came there meanwhile."""
+    """Registers the rules in JAX's tables, above whatever came there meanwhile."""
     global _holders, _is_first
     with _lock:
         if _is_first:
@@ -72,10 +72,10 @@ def release() -> None:
                 _restore.pop()()
 
 
-def hold_for_ever() -> None:
+def hold_permanently() -> None:
     """For a choice that an object carries: it may be used at any time."""
-    global _is_held_for_ever
+    global _is_permanent
     with _lock:
-        if not _is_held_for_ever:
+        if not _is_permanent:
             hold()
-            _is_held_for_ever = True
+            _is_permanent = True

@@ -119,7 +119,7 @@ def _kernel(before: Callable[..., Any], primals: Sequence[Any], tangents: Sequen
 
 
 def _linearized_kernel(before: Callable[..., Any], is_vjp: bool, nonzero: Sequence[bool], *primals: Any, **params: Any) -> Any:
-    """`plgpu.kernel` is a function with a rule for `jax.vmap`, of which JAX knows no derivative backwards."""
+    """`plgpu.kernel` is a function with a rule for `jax.vmap`, of which JAX has no transpose."""
     for eqn in _versions.open_jaxpr(params["call"])[0].eqns if is_vjp else ():
         if eqn.primitive is _versions.mpmd_map_p and _versions.is_gpu_kernel(eqn.params) and _config.is_enabled(eqn.params["compiler_params"]):
             raise Unsupported(
@@ -172,7 +172,7 @@ class _Twins:
                 self.aliases[len(primals) + self.inputs.index(i)] = len(out_avals) + self.outputs.index(o)
 
     def results(self, found: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Results and tangents, those of integers zeros that JAX knows, from what the kernel gives."""
+        """Results and tangents, those of integers JAX's symbolic zeros, from what the kernel gives."""
         own = list(found[: self.num_outputs])
         tangents = [_versions.zero_tangent(x) for x in own]
         for o, t in zip(self.outputs, found[self.num_outputs :]):

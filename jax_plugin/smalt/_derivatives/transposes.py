@@ -161,7 +161,7 @@ def _shared_axes(call: _blocks.Call, block: Any) -> list[int]:
     return [a for a, n in enumerate(call.grid) if n != 1] if block.is_left_alone else list(_blocks.shared_axes(call.grid, block))
 
 
-def _is_taken_apart(call: _blocks.Call, block: Any) -> bool:
+def _is_partitioned(call: _blocks.Call, block: Any) -> bool:
     """Whether each element of an operand is in the block of one step."""
     if not all(isinstance(n, int) for n in call.grid) or _shared_axes(call, block):
         return False
@@ -180,9 +180,9 @@ class _Wanted:
 
 def _groups(call: _blocks.Call, wanted: Sequence[int]) -> list[dict[int, _Wanted]]:
     """What calls compute, by operand."""
-    found = {i: _Wanted(not _is_taken_apart(call, call.blocks[i]), _shared_axes(call, call.blocks[i])) for i in wanted}
-    apart = {i: w for i, w in found.items() if not w.adds}
-    return [*([apart] if apart else []), *({i: w} for i, w in found.items() if w.adds)]
+    found = {i: _Wanted(not _is_partitioned(call, call.blocks[i]), _shared_axes(call, call.blocks[i])) for i in wanted}
+    partitioned = {i: w for i, w in found.items() if not w.adds}
+    return [*([partitioned] if partitioned else []), *({i: w} for i, w in found.items() if w.adds)]
 
 
 class _Backward:

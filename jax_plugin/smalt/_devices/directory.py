@@ -1,4 +1,4 @@
-"""What the library asks of a job of several processes: kernels of their GPUs find each other by JAX's coordination service."""
+"""The library's queries of a job of several processes: kernels of their GPUs find each other by JAX's coordination service."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def answer(request: dict[str, Any]) -> Any:
     if store is None:
         raise RuntimeError("this process has no coordination service")
     if "put" in request:
-        store.key_value_set(_apart(request["put"]["key"]), request["put"]["value"], allow_overwrite=True)
+        store.key_value_set(_of_group(request["put"]["key"]), request["put"]["value"], allow_overwrite=True)
         return None
-    return dict(store.key_value_dir_get(_apart(request["list"])))
+    return dict(store.key_value_dir_get(_of_group(request["list"])))
 
 
-def _apart(key: str) -> str:
+def _of_group(key: str) -> str:
     """A key of a mesh's, `smalt/<its number>/…`, for the group of it that this process is part of."""
     first, _, rest = key.partition("/")
     number, _, rest = rest.partition("/")

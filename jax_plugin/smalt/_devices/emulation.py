@@ -15,7 +15,7 @@ from smalt._errors import InvalidArgument
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What kernels, and libraries of kernels, ask about a GPU at trace time."""
+    """What kernels, and libraries of kernels, query of a GPU at trace time."""
 
     kind: str
     core_count: int  # streaming multiprocessors
@@ -39,7 +39,7 @@ KINDS = (
     "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H800", "NVIDIA H20", "NVIDIA GH200 480GB", "NVIDIA GH200 120GB",
 )  # fmt: skip
 
-# What becomes of what the checker finds, as the custom call's `flags` say it; 0: as SMALT_CHECK says.
+# What becomes of what the checker finds, as in the custom call's `flags`; 0: by SMALT_CHECK.
 CHECKS = {"error": 1, "warn": 2, "off": 3}
 
 _LOCK = threading.Lock()
@@ -62,13 +62,13 @@ def emulation_flags() -> int:
 def emulated(device: str = "H100", *, check: str | None = None) -> Iterator[None]:
     """Within the scope, JAX's questions about the GPU are answered for `device` ("H100", "H200", "B200").
 
-    Kernels that ask at trace time (for the number of SMs, the architecture or the CUDA version), the shipped ones
+    Kernels that query a GPU at trace time (the number of SMs, the architecture or the CUDA version), the shipped ones
     among them, then trace on a machine with no GPU, and smalt (enabled within the scope) runs them in its emulator. So do libraries
     that choose their kernels by `device.platform`, `device_kind`, `compute_capability`, `core_count` or
     `shared_memory_per_block_optin`, of `jax.devices()` or of an array. JAX itself sees the CPU, and runs on it whatever is no kernel.
 
-    What the emulator's checker finds (races, missing waits) is an error with `check="error"`, told on stderr once per
-    line with "warn", and not looked for with "off"; None: as the scope around says, else `SMALT_CHECK`, else an error.
+    What the emulator's checker finds (races, missing waits) is an error with `check="error"`, reported on stderr once per
+    line with "warn", and not looked for with "off"; None: as in the enclosing scope, else by `SMALT_CHECK`, else an error.
     """
     _check_choice("device", device, DEVICES)
     if check is not None:

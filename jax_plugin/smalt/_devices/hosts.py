@@ -1,7 +1,7 @@
 """Meshes over several hosts: a kernel reaches the devices of its own host, along the axes of the mesh that lie within one.
 
-Each axis is an outer part, along which hosts differ, and an inner one. What a kernel that talks has for a mesh are the inner parts; devices with equal outer
-parts are a group of their own, which meets apart from others. Emulated devices reach those of their process only: there each process is a host.
+Each axis is an outer part, along which hosts differ, and an inner one. What a kernel that communicates has for a mesh are the inner parts; devices with equal outer
+parts are a group, with a rendezvous of its own. Emulated devices reach those of their process only: there each process is a host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from smalt import _versions
 from smalt._errors import Unsupported
 
-#: Milliseconds that a process waits for another to say on which host it is.
+#: Milliseconds that a process waits for another's host.
 PATIENCE = 600_000
 
 
@@ -64,7 +64,7 @@ class Within:
         return sum_of(terms)
 
 
-#: Which group of a mesh, by its number, this process is part of: `directory.py` keeps groups apart.
+#: Which group of a mesh, by its number, this process is part of: `directory.py` separates groups.
 GROUPS: dict[int, str] = {}
 
 
@@ -117,7 +117,7 @@ def own_name() -> str:
 
 
 def _host_names(processes: Sequence[int]) -> dict[int, str]:
-    """Each process says it of itself, to the job's coordination service."""
+    """Each process publishes its own in the job's coordination service."""
     store, own = _versions.coordination_service(), _versions.process_index(None)
     if store is None:
         return {p: own_name() for p in processes}

@@ -28,7 +28,7 @@ def _dimensions(eqn: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _fill(dtype: Any, value: Any) -> Any:
-    """What JAX fills with when nobody says: NaN, the least signed integer, the greatest unsigned one, True."""
+    """What JAX fills with by default: NaN, the least signed integer, the greatest unsigned one, True."""
     dtype = np.dtype(dtype)
     if value is None:
         unsigned = dtype == np.bool_ or jnp.issubdtype(dtype, jnp.unsignedinteger)

@@ -1,6 +1,6 @@
 """Small dense linear algebra as loops over whole matrices in registers.
 
-Textbook algorithms, a column a step (Golub and Van Loan, Matrix Computations), with rows and columns told apart by iotas; batches by
+Textbook algorithms, a column a step (Golub and Van Loan, Matrix Computations), with rows and columns distinguished by iotas; batches by
 `vmap`. What iterates until it converges (eigenvalues, singular values) is refused.
 """
 

@@ -2,7 +2,7 @@
 
 Where an element type is narrower, a function is computed in f64 and rounded: then it is nearly correctly rounded. Elementary
 functions of f32 and narrower types are the library's own (`src/lower/math.rs`); only those of f64 are here. Series are Taylor's
-unless a comment says where one comes from; Chebyshev coefficients were fitted for smalt in 60 digits.
+unless a comment has a source; Chebyshev coefficients were fitted for smalt in 60 digits.
 """
 
 from __future__ import annotations

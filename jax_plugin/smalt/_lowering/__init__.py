@@ -1,6 +1,6 @@
 """JAX's lowering of a kernel: descriptor, artifact, custom call; the handlers' registration with XLA, and errors of runs.
 
-Here: what meets JAX's and XLA's machinery when a program is compiled, exported or run. Imports everything below.
+Here: what interfaces with JAX and XLA when a program is compiled, exported or run. Imports everything below.
 """
 
 from smalt._lowering.ffi import register

@@ -40,7 +40,7 @@ def register(platforms: Iterable[str] = ("cpu", "cuda")) -> None:
     for platform in platforms:
         name = _PLATFORM_NAMES.get(platform)
         if name is None:
-            continue  # XLA says that there is no such target there
+            continue  # XLA reports that there is no such target
         with _lock:
             if name in _registered:
                 continue

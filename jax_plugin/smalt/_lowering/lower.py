@@ -24,8 +24,8 @@ _LOCAL = threading.local()
 
 
 def begin() -> None:
-    """At import: whoever loads an exported program need do no more, and JAX is as it was. The rest is for the first enabling."""
-    with contextlib.suppress(ImportError):  # the library is not built: said when a kernel is lowered
+    """At import: that is enough to load an exported program, and JAX is as it was. The rest is for the first enabling."""
+    with contextlib.suppress(ImportError):  # the library is not built: reported when a kernel is lowered
         ffi.register()
     _config.take_over(
         rules=[(_versions.mpmd_map_p, _mpmd_map_rule), (_versions.pallas_call_p, _pallas_call_rule)],
@@ -43,7 +43,7 @@ def _prepare_jax() -> None:
     """What compiled programs need for as long as they live, and `jax.export` of them."""
     _versions.check()
     _versions.heed_grids_in_traces(_unknown_size)
-    # The descriptor has a version, and older ones stay readable (proto/descriptor.proto): that is the promise that JAX asks for.
+    # The descriptor has a version, and older ones stay readable (proto/descriptor.proto): that is the promise that JAX requires.
     _versions.promise_stable((TARGET_NAME, UNCAPTURED_TARGET_NAME))
     _versions.heed_calls_from_python(lambda program: TARGET_NAME.encode() in program, _native.waiting_for_runs)
     runtime_errors.install()
@@ -51,7 +51,7 @@ def _prepare_jax() -> None:
 
 def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     wanted = _capturing() or _config.is_enabled(params["compiler_params"])
-    if wanted and _versions.platforms(ctx) == ("cpu",):  # nobody else compiles kernels there
+    if wanted and _versions.platforms(ctx) == ("cpu",):  # no other compiler takes kernels there
         _check_mesh(params)
     if not (wanted and _versions.is_gpu_kernel(params)):
         return before(ctx, *args, **params)  # type: ignore[no-any-return]
@@ -96,7 +96,7 @@ def _mpmd_map_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params: A
     if extra and extra.position:
         _check_manual(ctx)
         operands.append(_versions.device_position(ctx, within))
-    # Behind everything else, what puts ordered prints of several kernels in order.
+    # Behind everything else, the tokens that order prints of several kernels.
     tokens = _versions.tokens_in(ctx)
     operands += tokens
     results += [aval for _, aval in tokens]
@@ -153,7 +153,7 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
 
 
 def _may_leave(e: Error, ctx: Any, params: dict[str, Any]) -> bool:
-    """Whether what smalt lacks is asked of JAX's own compiler: only of calls that name none, or that one, and where there is one."""
+    """Whether what smalt lacks is left to JAX's own compiler: only of calls that name none, or that one, and where there is one."""
     compiler_params = params["compiler_params"]
     is_free = (compiler_params is None or _versions.is_triton_compiler_params(compiler_params)) and not _capturing()
     return is_free and isinstance(e, Unsupported) and "cpu" not in _versions.platforms(ctx)
@@ -162,7 +162,7 @@ def _may_leave(e: Error, ctx: Any, params: dict[str, Any]) -> bool:
 def _prepare(ctx: Any) -> None:
     """What a kernel for a GPU will need is looked for while it is traced."""
     if "cuda" in _versions.platforms(ctx) and not _capturing():
-        with contextlib.suppress(ImportError):  # not built: said when the kernel is compiled
+        with contextlib.suppress(ImportError):  # not built: reported when the kernel is compiled
             _native.look_for_assembler()
 
 
@@ -176,7 +176,7 @@ def _takes_pallas_call(ctx: Any, params: dict[str, Any]) -> bool:
     enabled = _capturing() or _config.is_enabled(compiler_params)
     taken = _blocks.is_wanted(compiler_params, interpret, enabled)
     is_foreign = not (taken or interpret or compiler_params is None or _versions.is_triton_compiler_params(compiler_params))
-    if enabled and is_foreign and _versions.platforms(ctx) == ("cpu",):  # nobody else compiles them there
+    if enabled and is_foreign and _versions.platforms(ctx) == ("cpu",):  # no other compiler takes them there
         _check_params("pl.pallas_call", compiler_params)
     return taken
 
@@ -247,7 +247,7 @@ def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> _native
     except CompileError as e:
         if e.fault != "InvalidDescriptor":
             raise
-        # Nobody but this package wrote the descriptor: what is wrong with it is no fault of the user's.
+        # This package alone wrote the descriptor: what is wrong with it is no fault of the user's.
         raise Internal(f"smalt: internal error of smalt (please report it): {str(e).removeprefix('smalt: ')}") from e
     if "cuda" in platforms:
         artifact.assemble_in_background()  # while XLA compiles the rest of the program

@@ -1,9 +1,9 @@
 """What a run finds, as smalt's exceptions.
 
 XLA turns a handler's error into text and back: `jax.errors.JaxRuntimeError("FAILED_PRECONDITION: smalt: …")`, raised
-from C++ wherever somebody waits for the result, with no frame of ours on the way. Python's `except` looks at an
-exception's class alone. So the class is chosen where the exception is made: `JaxRuntimeError.__new__` asks the library
-for the error behind the text, and makes an instance of a subclass of both. It stays a `JaxRuntimeError` for whoever
+from C++ wherever the result is waited for, with no frame of ours on the way. Python's `except` looks at an
+exception's class alone. So the class is chosen where the exception is made: `JaxRuntimeError.__new__` queries the library
+for the error behind the text, and makes an instance of a subclass of both. It stays a `JaxRuntimeError` for a program that
 catches that; all other errors of XLA are made as before.
 """
 
@@ -30,7 +30,7 @@ def _find(text: str) -> tuple[type[Exception], Mapping[str, Any]] | None:
         return None
     if report["fault"] == "Interrupted":
         _native.raise_kept()
-    # What a kernel said before it ended on a GPU is not in the driver's text.
+    # What a kernel reported before it ended on a GPU is not in the driver's text.
     words = str(_errors.of_report(report)) if report.get("last_words") else ""
     return _class(report["fault"]), {"report": report, "last_words": words}
 
@@ -38,7 +38,7 @@ def _find(text: str) -> tuple[type[Exception], Mapping[str, Any]] | None:
 @functools.cache
 def _class(fault: str) -> type[Exception]:
     own = _errors.CLASSES.get(fault, _errors.CompileError)
-    # JAX's class first: its `__init__` and `__str__` are the ones that know what C++ passes.
+    # JAX's class first: its `__init__` and `__str__` are the ones that take what C++ passes.
     bases = (_versions.RuntimeError_, own)
     body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__, "__reduce__": _reduce, "__str__": _text}
     return type(own.__name__, bases, body)

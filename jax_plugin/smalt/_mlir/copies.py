@@ -92,7 +92,7 @@ def _bytes(cx: Any, op: Any) -> None:
 
 @_op("nvvm.mbarrier.try_wait.parity")
 def _wait(cx: Any, op: Any) -> None:
-    """Until the phase is over; the third operand says how long a try may sleep."""
+    """Until the phase is over; the third operand is how long a try may sleep."""
     t = cx.text
     address, parity, *hint = op.operands
     again, over = t.label(), t.fresh("pred")
@@ -104,16 +104,16 @@ def _wait(cx: Any, op: Any) -> None:
 
 
 @_op("nvvm.mbarrier.test.wait", "nvvm.mbarrier.try_wait")
-def _ask(cx: Any, op: Any) -> Any:
+def _test_wait(cx: Any, op: Any) -> Any:
     """Whether a phase is over: that of a state, or the one of a parity."""
     address, phase, *hint = op.operands
     is_parity = op.kind_of(1).bits == 32
     name = "test_wait" if op.name.endswith("test.wait") else "try_wait"
-    asked = _number(cx, phase) if is_parity else cx.scalar(phase)
+    awaited = _number(cx, phase) if is_parity else cx.scalar(phase)
     over = cx.text.fresh("pred")
     sleep = "".join(f", {_number(cx, x)}" for x in hint)
     form = f"mbarrier.{name}{'.parity' if is_parity else ''}{_semantics(op, 'acquire')}.{_space(op)}.b64"
-    _emit(cx, f"{form} {over}, [{cx.scalar(address)}], {asked}{sleep}")
+    _emit(cx, f"{form} {over}, [{cx.scalar(address)}], {awaited}{sleep}")
     return (over,)
 
 

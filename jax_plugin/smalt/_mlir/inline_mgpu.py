@@ -23,7 +23,7 @@ from smalt._mlir.ptx import Translator
 from smalt._mlir.text import Text, kind_of
 
 
-#: The compute capability that functions ask for: smalt's.
+#: The compute capability that functions query: smalt's.
 _ARCH = (9, 0)
 
 
@@ -218,7 +218,7 @@ def _name(function: Any) -> str:
 
 
 def _checked(function: Any, returned: Any, results: Sequence[Array], tree: Any) -> list[Any]:
-    """What the function returned, as `return_type` says."""
+    """What the function returned, as in `return_type`."""
     leaves: list[Any]
     leaves, own = jax.tree.flatten(returned, is_leaf=lambda x: isinstance(x, _versions.FragmentedArray))
     if own != tree:
@@ -309,7 +309,7 @@ class Chosen:
 def chosen(shape: Sequence[int], chain: Sequence[Any], declared: Sequence[Any]) -> Sequence[Any]:
     """`chain` with the transforms of a `RefType` in front of what is done to the buffer, which has none of its own.
 
-    As they are where the chain or the shape does not allow it: then `reference` says what differs.
+    As they are where the chain or the shape does not allow it: then `reference` reports what differs.
     """
     front = 0
     if chain and type(chain[0]).__name__ == "ExtractAliasedRef":

@@ -1,7 +1,7 @@
 """The launch context that functions of `plgpu.inline_mgpu` get: JAX's own, where tensor maps are operands of the text.
 
 JAX makes a tensor map on the host, in a module of its own. Here a text has some, each over one of its references to device memory, and what
-JAX asks for is the address of one. All else about a copy is as JAX builds it: indices, predicates, instructions.
+JAX needs is the address of one. All else about a copy is as JAX builds it: indices, predicates, instructions.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _op = _registry.into(_OPS)
 
 
 class Op:
-    """An op of MLIR's, and what is asked of one."""
+    """An op of MLIR's, and queries of one."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw.operation

@@ -1,4 +1,4 @@
-"""A text of inline PTX as it is written: registers, constants, and elements joined and taken apart.
+"""A text of inline PTX as it is written: registers, constants, and elements joined and split.
 
 Every register is written once, but those that stand for what goes round in loops and through branches. Constants stand in front
 of all else, so that they are known everywhere.
@@ -123,7 +123,7 @@ class Text:
         return "\n".join([*declared, *constants, *self._needed()])
 
     def _needed(self) -> list[str]:
-        """The lines. Registers are taken apart where that is needed, and not where they are put together again: a `wgmma` may have them."""
+        """The lines. Registers are split where that is needed, and not where they are joined again: a `wgmma` may have them."""
         if not any("wgmma." in line for line in self.lines):
             return self.lines
         names = [set(_NAME.findall(line)) for line in self.lines]

@@ -1,8 +1,8 @@
 """Along which axes of its grid a `pl.pallas_call` can be split over devices, and a device's share of it.
 
 A device has some of an axis's steps if they depend on no other steps, if the blocks of every array either move along one dimension with that axis, one
-block after the other from the array's first element to its last, or do not move with it at all. If the body asks which step it is, it is told where
-the device's begin (`_blocks/asked.py`). A block that is the same for all devices is an operand's: each has all of it. An output's would be written by all of them.
+block after the other from the array's first element to its last, or do not move with it at all. If the body queries which step it is, it gets where
+the device's begin (`_blocks/queries.py`). A block that is the same for all devices is an operand's: each has all of it. An output's would be written by all of them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from smalt import _blocks, _versions
-from smalt._blocks import AskedBody, Block, Question
+from smalt._blocks import Block, Query, QueryingBody
 from smalt._errors import Error
 
-_NONE: Mapping[Question, Any] = {}
+_NONE: Mapping[Query, Any] = {}
 
 Dims = tuple[str | None, ...]  # of each dimension the factor along which it is split
 
@@ -36,8 +36,8 @@ class Split:
     reasons: Mapping[tuple[int, int], str]
     params: dict[str, Any]
     axes: Mapping[str, int]  # of the grid
-    body: AskedBody
-    own: Sequence[int]  # the axes of the grid that the body knows
+    body: QueryingBody
+    own: Sequence[int]  # the axes of the grid that the body has
 
     def share(self, parts: Mapping[str, int], places: Mapping[str, Any]) -> Any:
         """A device's part of the call, where factors are split into so many; `places`: which of them it is."""
@@ -51,10 +51,10 @@ class Split:
 
         return run
 
-    def bind(self, params: dict[str, Any], begins: Mapping[int, Any], operands: Sequence[Any], sizes: Mapping[Question, Any] = _NONE) -> list[Any]:
+    def bind(self, params: dict[str, Any], begins: Mapping[int, Any], operands: Sequence[Any], sizes: Mapping[Query, Any] = _NONE) -> list[Any]:
         """A call over a part of the grid, which begins there along these axes of it."""
-        given = {Question("index", self.own.index(axis)): at for axis, at in begins.items() if axis in self.own}
-        return _blocks.bind_asked(params, self.body, {**given, **sizes}, operands)
+        given = {Query("index", self.own.index(axis)): at for axis, at in begins.items() if axis in self.own}
+        return _blocks.bind_answers(params, self.body, {**given, **sizes}, operands)
 
 
 def split(params: dict[str, Any], ranks: Sequence[int]) -> Split:
@@ -66,7 +66,7 @@ def split(params: dict[str, Any], ranks: Sequence[int]) -> Split:
             e.args = (f"smalt: {e}{_versions.here()}",)
         raise
     others = len(ranks) - call.mapping.num_inputs  # sizes of the grid, and what index maps read
-    body = AskedBody(call.jaxpr, _versions.grid_names(call.mapping))
+    body = QueryingBody(call.jaxpr, _versions.grid_names(call.mapping))
     reasons: dict[tuple[int, int], str] = {}
     dims: list[list[str | None]] = [[None] * rank for rank in (*ranks[:others], *(len(b.dims) for b in call.blocks))]
     names: dict[str, int] = {}
@@ -93,7 +93,7 @@ def split(params: dict[str, Any], ranks: Sequence[int]) -> Split:
 _NAMES = "ijklmnopqrstuvw"
 
 
-def _problem(call: _blocks.Call, axis: int, body: AskedBody) -> str | None:
+def _problem(call: _blocks.Call, axis: int, body: QueryingBody) -> str | None:
     """Why an axis of the grid cannot be split."""
     size = call.grid[axis]
     if not isinstance(size, int):
@@ -102,9 +102,9 @@ def _problem(call: _blocks.Call, axis: int, body: AskedBody) -> str | None:
         reason = call.axes.reasons.get(axis)
         return f"steps along it depend on each other ({reason.what})" if reason else "steps along it run in order"
     if axis in call.own:
-        for question in (Question("index", call.own.index(axis)), Question("count", call.own.index(axis))):
-            if within := body.problem(question):
-                return f"the body asks for the step's {question.kind} along it within {within}, which cannot be told the whole's"
+        for query in (Query("index", call.own.index(axis)), Query("count", call.own.index(axis))):
+            if within := body.problem(query):
+                return f"the body asks for the step's {query.kind} along it within {within}, which cannot be given the whole's"
     for block in call.blocks:
         if (problem := _moves(block, axis, size)) is not None:
             return problem

@@ -1,8 +1,8 @@
 """`smalt.partition` of functions of which the user gives the rule, over arrays of symbolic shapes.
 
-The rule says along which dimensions a part of the results is what the function makes of parts of its operands. So the function of symbolic shapes is a
+The rule states along which dimensions a part of the results is what the function makes of parts of its operands. So the function of symbolic shapes is a
 loop of calls over parts (`loops.py`), `plgpu.kernel`s included: each is traced for a number of parts. A part is as long as
-the symbolic dimension says: `16*b` has parts of 16.
+the symbolic dimension's factor: `16*b` has parts of 16.
 """
 
 from __future__ import annotations

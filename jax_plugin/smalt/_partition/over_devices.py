@@ -1,7 +1,7 @@
 """Kernels that XLA splits over the devices of a mesh by itself, without `jax.shard_map`.
 
-XLA sees one operation, and a rule that says which dimensions of its operands and results are split together (their *factors*). It decides how they
-are split, from what is around it, and asks for the function of one device's shares: the same kernel, over fewer blocks. Nothing is
+XLA sees one operation, and a rule of which dimensions of its operands and results are split together (their *factors*). It decides how they
+are split, from what is around it, and calls for the function of one device's shares: the same kernel, over fewer blocks. Nothing is
 gathered for dimensions that have a factor; others are whole on each device.
 
 The rule is read off the block specs of a `pl.pallas_call`; of other functions their author gives it.
@@ -167,7 +167,7 @@ def _of_symbolic_shapes(fn: Callable[..., Any], text: str, leaves: Sequence[Any]
 
 
 def _flat(fn: Callable[..., Any], tree: Any) -> tuple[Callable[..., list[Any]], list[Any]]:
-    """The function of flat arguments and results; how its results are put together, once it was called."""
+    """The function of flat arguments and results; how its results are assembled, once it was called."""
     out: list[Any] = []
 
     def flat(*some: Any) -> list[Any]:
@@ -220,7 +220,7 @@ class _Result:
 
 
 def _calls(jaxpr: Any, env: dict[Any, Any]) -> list[tuple[Any, list[Any], bool]] | None:
-    """The calls in a jaxpr that has nothing else, with their operands, and whether they have a derivative of their own; `env` says what its variables
+    """The calls in a jaxpr that has nothing else, with their operands, and whether they have a derivative of their own; `env` has what its variables
     are."""
 
     def read(atom: Any) -> Any:
@@ -324,7 +324,7 @@ def _shapes(types: Sequence[Any]) -> str:
 
 
 def _agreed(given: Rule, found: Rule, split: Split, taken: Sequence[Any], results: Sequence[int], name: str) -> tuple[Rule, Split]:
-    """What the user says of arguments and results, held against what the call's blocks say of its operands."""
+    """The user's rule for arguments and results, compared with what follows from the call's blocks."""
     own = len(found.operands)
     place: dict[int, int] = {n: at for n, at in enumerate(taken) if isinstance(at, int)}
     place |= {own + r: len(given.operands) + k for k, r in enumerate(results)}

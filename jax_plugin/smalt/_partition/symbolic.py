@@ -2,7 +2,7 @@
 
 A kernel is compiled for one shape. So a call whose arrays have symbolic dimensions is a loop over calls of static shapes, in the exported program
 (`loops.py`): each takes so many blocks along an axis of the grid. That is the same as one call if the axis can be split (`blocks.py`:
-independent steps, blocks that follow one another; what a body asks of the whole grid an operand tells).
+independent steps, blocks that follow one another; what a body queries of the whole grid comes as an operand).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from smalt import _blocks, _versions
-from smalt._blocks import Question
+from smalt._blocks import Query
 from smalt._errors import Unsupported
 from smalt._partition import blocks, loops
 from smalt._partition.loops import Axis, is_symbolic
@@ -75,22 +75,22 @@ class _Call:
         return _versions.call_of_static_shape(self.params, dict(taken), shapes)
 
     def of(self, operands: Sequence[Any]) -> tuple[_Bound, Sequence[Any]]:
-        """The call with what the body asks of sizes, and what index maps read, as a function of arrays with blocks; and those."""
+        """The call with the sizes that the body queries, and what index maps read, as a function of arrays with blocks; and those."""
         counts = {self.split.own.index(axis.number): axis.count for axis in self.axes if axis.number in self.split.own}
-        asked = {q: counts[q.of] if q.kind == "count" else q.of for q in self.split.body.questions if q.kind != "index"}
-        told = {q: _versions.dimension_value(dim) for q, dim in asked.items()}
-        return _Bound(self, told, operands[self.sizes : self.first]), operands[self.first :]
+        dims = {q: counts[q.of] if q.kind == "count" else q.of for q in self.split.body.queries if q.kind != "index"}
+        sizes = {q: _versions.dimension_value(dim) for q, dim in dims.items()}
+        return _Bound(self, sizes, operands[self.sizes : self.first]), operands[self.first :]
 
 
 class _Bound:
     """A call as a function of arrays that have blocks."""
 
-    def __init__(self, call: _Call, told: Mapping[Question, Any], prefetched: Sequence[Any]) -> None:
+    def __init__(self, call: _Call, sizes: Mapping[Query, Any], prefetched: Sequence[Any]) -> None:
         self.axes, self.inputs = call.axes, call.mapping.num_inputs
-        self._call, self._told, self._prefetched = call, told, prefetched
+        self._call, self._sizes, self._prefetched = call, sizes, prefetched
 
     def bind(self, taken: dict[int, int], begins: dict[int, Any], arrays: list[Any]) -> list[Any]:
-        return self._call.split.bind(self._call.of_size(taken), begins, [*self._prefetched, *arrays], self._told)
+        return self._call.split.bind(self._call.of_size(taken), begins, [*self._prefetched, *arrays], self._sizes)
 
     def others(self, taken: dict[int, int]) -> int:
         return math.prod([n for n in self._call.mapping.grid if isinstance(n, int)] + list(taken.values()))

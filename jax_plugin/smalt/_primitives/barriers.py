@@ -23,7 +23,7 @@ def named_barrier_sync(barrier_id: Any, num_threads: int, *, among: range | None
         barrier_id: A number, or an integer scalar that the kernel computes. 0 is the compiler's, and so are as many behind it as there
             are warpgroups; up to 15 the others are yours.
         num_threads: How many threads arrive in a round, those that wait and those that do not: a multiple of 32.
-        among: Of a number that is computed, all that it may be: `range(4, 8)`. The emulator tells of others.
+        among: Of a number that is computed, all that it may be: `range(4, 8)`. The emulator reports others.
     """
     _named_barrier("named_barrier_sync", "bar.sync", barrier_id, num_threads, among)
 
@@ -82,7 +82,7 @@ def _check_among(name: str, among: Any) -> None:
 
 # ------------------------------------------------------------------------------------------ mbarriers
 
-#: PTX's names of how far apart those are who use a barrier, and the descriptor's.
+#: PTX's names of the scope of a barrier's users, and the descriptor's.
 _SCOPES = {None: None, "cta": "block", "cluster": "cluster"}
 
 #: Most pending arrivals of an mbarrier, and most bytes of its transaction count (PTX ISA).
@@ -115,8 +115,8 @@ def mbarrier_wait(barrier: Any, phase: Any, *, order: str = "acquire", scope: st
     Args:
         barrier: One barrier: `barriers.at[i]` of several.
         phase: An integer; its lowest bit counts.
-        order: "acquire": what those who arrived had stored is seen behind it. "relaxed": nothing is, until a fence (`smalt.fence`).
-        scope: "cta", "cluster": how far apart they are. By default the block, and for a `plgpu.ClusterBarrier` the cluster where
+        order: "acquire": what threads stored before they arrived is visible behind it. "relaxed": nothing is, until a fence (`smalt.fence`).
+        scope: "cta", "cluster": their scope. By default the block, and for a `plgpu.ClusterBarrier` the cluster where
             blocks read what others of it stored.
     """
     ordered = _order("mbarrier_wait", order, "acquire", scope)
@@ -126,17 +126,17 @@ def mbarrier_wait(barrier: Any, phase: Any, *, order: str = "acquire", scope: st
 def mbarrier_arrive(barrier: Any, count: Any = 1, *, threads: str = "one", order: str = "release", scope: str | None = None) -> None:
     """Arrives `count` times on a `plgpu.Barrier` whose arrivals the author counts.
 
-    The barrier's `num_arrivals` is how many arrivals end a phase, whoever makes them: each call of this adds `count` (for every thread
+    The barrier's `num_arrivals` is how many arrivals end a phase, from any thread: each call of this adds `count` (for every thread
     with `threads="all"`, for every warp with `threads="warps"`), each `plgpu.barrier_arrive` and each copy that completes on it 1.
 
     Args:
         barrier: One barrier, or another block's (`plgpu.cluster_ref`).
         count: How many arrivals.
-        threads: "one": the threads of the executing warpgroup (of the warp in a warp region) meet, and one of them arrives. "warps": one
+        threads: "one": the threads of the executing warpgroup (of the warp in a warp region) pass a barrier, and one of them arrives. "warps": one
             thread of each warp arrives, `count` times, so that a warpgroup arrives four times that. "all": each of its 128 threads does.
         order: "release": what was done before is seen by those who wait. "relaxed": nothing is, but what a fence (`smalt.fence`)
             before it releases.
-        scope: "cta", "cluster": how far apart they are.
+        scope: "cta", "cluster": the scope of the barrier's users.
     """
     ordered = _order("mbarrier_arrive", order, "release", scope)
     if threads not in ("one", "warps", "all"):
@@ -146,7 +146,7 @@ def mbarrier_arrive(barrier: Any, count: Any = 1, *, threads: str = "one", order
 
 
 def expect_bytes(barrier: Any, nbytes: Any, *, arrive: bool = True) -> None:
-    """Tells a `plgpu.Barrier` that `nbytes` bytes of copies are to come before its phase is over, and arrives.
+    """Makes a `plgpu.Barrier` expect `nbytes` bytes of copies before its phase is over, and arrives.
 
     Copies that complete on a barrier of which the kernel calls this announce nothing themselves, and do not arrive: all of their bytes
     are the author's to announce.

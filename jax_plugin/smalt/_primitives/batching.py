@@ -1,7 +1,7 @@
 """`jax.vmap` inside of a kernel, over smalt's own primitives.
 
 A text of PTX that computes, element by element, gets one axis more. What is done once for a warpgroup (barriers, accesses to
-memory, texts that look at lanes) has no batch: one error says so.
+memory, texts that look at lanes) has no batch: that is one error.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _check(flat: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> 
     elif params["once"]:
         does = "once=True, or what one thread does for all"
     elif params["unchecked"]:
-        does = "unchecked=True: a text of which nobody knows what it does"
+        does = "unchecked=True: a text with unknown effects"
     elif params["barriers"] is not None:
         does = "a barrier"
     else:

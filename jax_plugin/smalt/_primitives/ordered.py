@@ -1,6 +1,6 @@
 """Fences, and accesses to memory whose order the author gives, as primitives: each is a text of PTX.
 
-Where a reference's memory is, and how far apart its elements are, is known when the kernel is written (blocks of a `pl.pallas_call` are
+Where a reference's memory is, and its strides, are known when the kernel is written (blocks of a `pl.pallas_call` are
 views of arrays, or slots): an access is a primitive until then, and `text` is what it becomes.
 """
 
@@ -53,7 +53,7 @@ def fence(order: str = "acq_rel", scope: str = "gpu", *, shared_only: bool = Fal
 def fence_proxy_async(space: str | None = None) -> None:
     """Orders what the thread has done, and has seen done, before what copies, `wgmma` and other units do behind it (and the other way round).
 
-    `plgpu.commit_smem` is one for shared memory behind which the warpgroup meets.
+    `plgpu.commit_smem` is one for shared memory behind which the warpgroup passes a barrier.
 
     Args:
         space: "shared::cta", "shared::cluster", "global"; None: all of them.
@@ -96,7 +96,7 @@ class Access:
     by_swap: str | None = None
 
     def text(self, space: str, strides: Sequence[int]) -> str:
-        """The access as PTX, for elements that are so many elements apart along each offset."""
+        """The access as PTX, for elements of these strides along each offset."""
         address = int(self.gives)
         first = address + 1 + self.offsets
         values = [f"{{{first + i}}}" for i in range(self.values)]
@@ -136,13 +136,13 @@ class Access:
 def load(ref: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
     """Loads from a reference that others change meanwhile.
 
-    Of one element (SMEM or GMEM) one thread of the warpgroup (of the warp in a warp region) loads for all, behind a meeting of them. Of an
+    Of one element (SMEM or GMEM) one thread of the warpgroup (of the warp in a warp region) loads for all, behind a barrier of them. Of an
     array in GMEM every thread loads its elements.
 
     Args:
         ref: A reference, or a part of one (`ref.at[i]`).
-        order: "relaxed", "acquire" (what whoever stored the value had stored before it is seen behind it), or "volatile".
-        scope: "cta", "cluster", "gpu" or "sys": how far away those are who store there.
+        order: "relaxed", "acquire" (what the storing thread stored before the value is visible behind it), or "volatile".
+        scope: "cta", "cluster", "gpu" or "sys": the scope of the threads that store there.
     """
     _choose("load", "order", order, ("relaxed", "acquire", "volatile"))
     place = _Place("load", ref, scope)
@@ -156,7 +156,7 @@ def volatile_load(name: str, ref: Any, mask: Any = None) -> Any:
 
 
 def store(ref: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -> None:
-    """Stores into a reference that others look at meanwhile; of one element, one thread does, behind a meeting.
+    """Stores into a reference that others read meanwhile; of one element, one thread does, behind a barrier.
 
     Args:
         ref: A reference, or a part of one (`ref.at[i]`).
@@ -205,7 +205,7 @@ def atomic(name: str, op: str, ref: Any, values: Sequence[Any], order: str, scop
 
 _DOCUMENTATION = """{does}, and gives what was there before.
 
-    Of one element one thread of the warpgroup (of the warp in a warp region) does it, behind a meeting of them; of an array in GMEM every
+    Of one element one thread of the warpgroup (of the warp in a warp region) does it, behind a barrier of them; of an array in GMEM every
     thread does it for its elements.{more}
 
     Args:
@@ -228,12 +228,12 @@ def _named(name: str, op: str, does: str) -> Any:
 
 
 atomic_add = _named("atomic_add", "add", "Adds to memory")
-atomic_min = _named("atomic_min", "min", "Puts the smaller one into memory")
-atomic_max = _named("atomic_max", "max", "Puts the larger one into memory")
-atomic_and = _named("atomic_and", "and", "Puts the bitwise and into memory")
-atomic_or = _named("atomic_or", "or", "Puts the bitwise or into memory")
-atomic_xor = _named("atomic_xor", "xor", "Puts the bitwise exclusive or into memory")
-atomic_exchange = _named("atomic_exchange", "exch", "Puts a value into memory")
+atomic_min = _named("atomic_min", "min", "Stores the minimum")
+atomic_max = _named("atomic_max", "max", "Stores the maximum")
+atomic_and = _named("atomic_and", "and", "Stores the bitwise and")
+atomic_or = _named("atomic_or", "or", "Stores the bitwise or")
+atomic_xor = _named("atomic_xor", "xor", "Stores the bitwise exclusive or")
+atomic_exchange = _named("atomic_exchange", "exch", "Stores a value")
 
 
 def atomic_cas(ref: Any, expected: Any, value: Any, *, order: str = "relaxed", scope: str = "gpu") -> Any:
@@ -241,7 +241,7 @@ def atomic_cas(ref: Any, expected: Any, value: Any, *, order: str = "relaxed", s
 
 
 atomic_cas.__doc__ = _DOCUMENTATION.format(
-    does="Puts `value` into memory where `expected` is there (bit for bit)",
+    does="Stores `value` where `expected` is there (bit for bit)",
     more="",
     args="expected: A scalar, or an array of the reference's shape.\n        value: The same.",
 )
@@ -349,7 +349,7 @@ class _Place:
         """A view, some of its dimensions, and for each element how far it is along these: arrays of indices count from the start."""
         base, chain = _versions.split_ref(self.ref)
         indices = _versions.indices_of(chain)
-        if masked and indices:  # where slices reach outside, the mask may say so
+        if masked and indices:  # where slices reach outside, the mask may exclude that
             whole = _versions.seen_through(base, chain[:-1])
             return whole, tuple(range(len(indices))), list(positions(chain[-1], self.shape))
         slices = [i for i in indices if _versions.is_slice(i)]

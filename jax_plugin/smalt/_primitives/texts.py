@@ -1,6 +1,6 @@
 """JAX primitives of smalt's own, for kernels.
 
-They may be used in every kernel that smalt compiles, beside `plgpu`'s and `jax.numpy`'s. JAX's own compiler does not know them.
+They may be used in every kernel that smalt compiles, beside `plgpu`'s and `jax.numpy`'s. JAX's own compiler does not have them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def inline_ptx(
       orders the text after earlier accesses to it and before later ones; whatever else it touches is the author's to order.
     * A barrier (`plgpu.Barrier`) is its shared address. Then `num_arrivals` is what its phases count: an arrival of
       `plgpu.barrier_arrive` is one, and so is a copy that completes on it.
-    * With `once=True` the threads of the warpgroup (of the warp in a warp region) meet, and one of them runs the text, on scalars and
+    * With `once=True` the threads of the warpgroup (of the warp in a warp region) pass a barrier, and one of them runs the text, on scalars and
       references; all get its scalar results.
     * With `whole=True` every lane runs the text once, on all that it has: `{k}` is the list of an array's registers (`{r, r, …}`, as
       matrix instructions take them), `{k.i}` one of them. They are in the order of the layout's registers, in words: of types of less
@@ -96,7 +96,7 @@ def inline_ptx(
             `out_types`.
         arg_layouts: Of a text that is `whole`: the layouts of operands, in order; None of scalars and references. An operand is brought
             into its layout.
-        unchecked: Hands the text to the assembler as it is, also what smalt does not know; a version ("8.6") is the PTX ISA that it asks
+        unchecked: Hands the text to the assembler as it is, also what smalt does not support; a version ("8.6") is the PTX ISA that it needs
             for. Nothing of it is read but braces and `{k}`, it is taken to do anything, and the emulator refuses it. Its scalar results
             need `once`.
 
@@ -132,7 +132,7 @@ def _layouts(whole: bool, arg_layouts: Sequence[Any], num_args: int, pack: int, 
 
 
 def _isa(unchecked: Any) -> int:
-    """The PTX ISA that an unchecked text asks for, 83 for 8.3; 0: the text is checked."""
+    """The PTX ISA that an unchecked text needs, 83 for 8.3; 0: the text is checked."""
     if isinstance(unchecked, (bool, np.bool_)):
         return 80 if unchecked else 0
     match = re.fullmatch(r"([8-9])\.(\d)", unchecked) if isinstance(unchecked, str) else None

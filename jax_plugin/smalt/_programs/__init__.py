@@ -1,6 +1,6 @@
 """A kernel's body as a program of values that is looked at as a whole, and taken by several warpgroups or with its grid's steps in a loop.
 
-Here: analyses and plans of bodies, which know nothing of blocks or calls. Imports `_versions` and `_primitives`.
+Here: analyses and plans of bodies, independent of blocks and calls. Imports `_versions` and `_primitives`.
 """
 
 from smalt._programs.dimensions import ELEMENTWISE, Mixed, Split, operand_splits, params_of_part

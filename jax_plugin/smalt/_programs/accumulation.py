@@ -33,7 +33,7 @@ from smalt._programs.program import Node, Value
 BUFFERS = 3
 #: Columns of a `wgmma`.
 MAX_COLUMNS = 256
-#: The named barrier where those that compute an operand meet.
+#: The named barrier of the warpgroups that compute an operand.
 BARRIER = 14
 #: Positions of a part of a computed operand.
 LEAST_PART = 16
@@ -142,7 +142,7 @@ class Accumulation:
         return plgpu.SMEM((BUFFERS, *(shape[::-1] if self.sum.is_turned else shape)), self.sum.right.aval.dtype)
 
     def transforms(self, shape: Sequence[int], dtype: Any) -> tuple[Any, ...]:
-        """Of a slot from which a warpgroup loads its columns: rows of them, swizzled, so that threads of several rows do not meet in a bank."""
+        """Of a slot from which a warpgroup loads its columns: rows of them, swizzled, so that threads of several rows have no bank conflicts."""
         bits, parts = _versions.bits_of(dtype), 1 if self.split is None or self.sum.contracted == 1 else self.parts
         if not self.sum.is_in_registers or len(shape) != 2 or shape[0] % 8 or shape != self.sum.right.shape:
             return ()
@@ -157,7 +157,7 @@ class Accumulation:
         plgpu.wgmma_wait(1)
 
     def store(self, buffer: Any, value: Any, part: Any) -> Any:
-        """Puts a warpgroup's part of a computed right operand in a buffer: the memory that the product reads, of which it needs its part."""
+        """Stores a warpgroup's part of a computed right operand to a buffer: the memory that the product reads, of which it needs its part."""
         at = self.part_of_right
         own = buffer
         if at is not None:

@@ -1,7 +1,7 @@
 """Which dimension of each operand of an operation is divided where a dimension of its result is, so that a part of the result follows from parts of
 the operands.
 
-`_blocks/finer_rows.py` reads it forwards (blocks are divided, and it follows what becomes of them), `division.py` backwards (stores are, and it asks what they need).
+`_blocks/finer_rows.py` reads it forwards (blocks are divided, and it follows what becomes of them), `division.py` backwards (stores are, and it finds what they need).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ELEMENTWISE = frozenset(
 )
 REDUCTIONS = frozenset("reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin".split())
 ALONG_AXIS = frozenset("cumsum cumprod cummax cummin cumlogsumexp".split())
-#: And what says along which dimension; without: the last.
+#: And the parameter with that dimension; without: the last.
 _ORDERS = {"sort": "dimension", "top_k": "axis"}
 
 #: The dimension that is divided; None: none is.
@@ -27,7 +27,7 @@ Shape = Sequence[int]
 
 
 class Mixed(Exception):
-    """An operation that does not know how to give a part of its result."""
+    """An operation without a rule for a part of its result."""
 
 
 def operand_splits(name: str, params: Mapping[str, Any], operands: Sequence[Shape], result: Shape, split: int) -> list[Split]:

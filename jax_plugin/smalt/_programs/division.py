@@ -1,7 +1,7 @@
 """Which part of each value of a program is wanted, where its stores are divided among warpgroups.
 
-From the stores backwards: of every value the dimensions that are divided, `None` where all of it is wanted. An operation says what it needs of
-its operands for a part of its result; one that does not know how to give a part says so (`Mixed`).
+From the stores backwards: of every value the dimensions that are divided, `None` where all of it is wanted. A rule states what an operation needs of
+its operands for a part of its result; one without a rule raises `Mixed`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 
 from smalt import _versions
 
-#: Elements of arrays that are computed while the program is read, to know masks.
+#: Elements of arrays that are computed while the program is read, to find masks.
 MAX_KNOWN = 1 << 16
 
 
@@ -49,7 +49,7 @@ class Node:
     block: Block
     #: Of a loop: its condition (none: `scan`) and its body; of a branch: its arms.
     blocks: list[Block] = dataclasses.field(default_factory=list)
-    #: Of a loop: the carried value that counts its turns from 0, where whoever made it says so.
+    #: Of a loop: the carried value that counts its turns from 0, where its builder has set it.
     counter: int | None = None
 
     @property

@@ -304,7 +304,7 @@ class _Reader:
         if ref in section.state:
             section.values[node.results[0]] = section.state[ref]
         elif node.name == "get":
-            raise _Other("a load of what nobody stored")
+            raise _Other("a load of what was never stored")
         if node.name == "swap":
             section.state[ref] = self._value(access.value, section)
 

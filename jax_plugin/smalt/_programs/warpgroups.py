@@ -1,6 +1,6 @@
 """Programs that load the operands of their products in a loop, taken by several warpgroups: one copies ahead, the others compute.
 
-A kernel written for Triton has its loop's loads as they come: `k = load(k_ref.at[pl.ds(i * n, n)])`, then `pl.dot(q, k.T)`. Whoever writes
+A kernel written for Triton has its loop's loads as they come: `k = load(k_ref.at[pl.ds(i * n, n)])`, then `pl.dot(q, k.T)`. One that is written
 for Mosaic GPU has a warpgroup that copies tiles into a ring in shared memory, others whose `wgmma` read them there, and two barriers for each
 slot. Here the second is made of the first:
 
@@ -108,7 +108,7 @@ class WarpgroupPlan:
         return next((r for r in self.rings if r.load is node), None)
 
     def transforms(self, ring: Ring) -> tuple[Any, ...]:
-        """How a ring's slots lie in memory, if its uses do not say."""
+        """How a ring's slots lie in memory, if its uses do not decide it."""
         found = None if ring.loop is None else self.sums.get(ring.loop)
         if found is None or found.sum.product.operands[0].node is ring.load:
             return ()
@@ -160,7 +160,7 @@ def plan_warpgroups(
         choices = [(n, in_registers) for n in (*range(2, MAX_COMPUTING + 1), 1)] + choices
     for computing, found in choices:
         is_by_rows = not any(s.is_in_registers for s in found)
-        if not 1 <= computing <= MAX_COMPUTING or computing > 1 and (is_by_rows and rows % ROWS or not _is_apart(nodes, free)):
+        if not 1 <= computing <= MAX_COMPUTING or computing > 1 and (is_by_rows and rows % ROWS or not _is_independent(nodes, free)):
             continue
         made = _plan(program, free, products, computing, found, stages, room)
         if made is not None:
@@ -217,7 +217,7 @@ def _may_be_run(nodes: Sequence[Node]) -> bool:
     return True
 
 
-def _is_apart(nodes: Sequence[Node], free: set[Value]) -> bool:
+def _is_independent(nodes: Sequence[Node], free: set[Value]) -> bool:
     """Whether no warpgroup needs what another one stores: nothing that is stored to is loaded, or stored to twice."""
     stored = [n.operands[0] for n in nodes if n.name in division.STORES]
     loaded = {n.operands[0] for n in nodes if n.name in division.LOADS}
@@ -651,7 +651,7 @@ class _Run:
         value, split = access.value, self.plan.stores[node]
         ref = env[node.operands[0], None]
 
-        def put() -> None:
+        def store() -> None:
             index = self.index(node, split, env)
             view = ref if index is None else ref.at[index]
             x = self.read(value, split, env)
@@ -661,9 +661,9 @@ class _Run:
                 _versions.masked_swap(view, x, self.mask(access, value.shape, split, env))
 
         if split is None and self.plan.computing > 1:
-            pl.when(self.part == 0)(put)
+            pl.when(self.part == 0)(store)
         else:
-            put()
+            store()
 
     # -------------------------------------------------------------------------------- control flow
 
@@ -691,7 +691,7 @@ class _Run:
         env[node.results[found.sum.at], found.split] = total
 
     def turns(self, node: Node, env: Environment) -> None:
-        """A loop, but for the sum that is apart from it."""
+        """A loop, but for the sum that is separate from it."""
         rings = [r for r in self.plan.rings if r.loop is node]
         if self.copies and not rings:
             return
@@ -827,7 +827,7 @@ class _Run:
 
 
 class _Slices:
-    """Slices of what a step of a loop computes, in the order that they are asked for."""
+    """Slices of what a step of a loop computes, in the order of their uses."""
 
     def __init__(self, run: _Run, body: Block, env: Environment) -> None:
         self.run, self.body, self.env = run, body, env

@@ -20,7 +20,7 @@ VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A serialised kernel, and what the lowering rule must know about it."""
+    """A serialised kernel, and what the lowering rule needs of it."""
 
     name: str
     descriptor: bytes
@@ -28,10 +28,10 @@ class Kernel:
     target: str = ""  # set by the lowering rule
     seconds: float = 0.0  # that serialising took
     blocks: tuple[Any, ...] = ()  # of a pallas_call: `_blocks.BlockReport`s
-    results: tuple[Any, ...] = ()  # the avals of what the call gives, those that only it knows included
+    results: tuple[Any, ...] = ()  # the avals of what the call gives, the kernel's own included
     aliases: tuple[tuple[int, int], ...] = ()  # (operand, result)
     talks: bool = False  # to other devices
-    far_indices: tuple[Any, ...] = ()  # axes of the mesh along which it asks where it is: operands behind the call's
+    far_indices: tuple[Any, ...] = ()  # axes of the mesh along which it queries its index: operands behind the call's
 
     @property
     def hash(self) -> str:
@@ -65,7 +65,7 @@ def serialize(
             f"\n  remedy: leave it out for one thread (warpgroup){w.debug.where()}"
         )
     w.bulk_copies = frozenset(map(id, dma.bulk_copies(call.jaxpr)))
-    far, own = w.asked_far(call.jaxpr), call.jaxpr.invars
+    far, own = w.far_queries(call.jaxpr), call.jaxpr.invars
     params = _params(w, call, len(far))
     w.argument_names = _versions.names_of_references(call.jaxpr)
     body = w.region(call.jaxpr, params=[*own[: call.num_inputs], *far, *own[call.num_inputs :]])

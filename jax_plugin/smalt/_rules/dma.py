@@ -2,7 +2,7 @@
 
 **From device memory to shared memory** a copy is a bulk copy (TMA) where it has the form of one: `start` issues it, and what follows runs
 beside it. Its semaphore is an mbarrier of one arrival, which is `wait`'s: `start` announces its bytes and does not arrive, so that any number of
-copies may be in flight on one semaphore, and a phase is over when somebody waits and nothing is in flight. A wait is for all of them,
+copies may be in flight on one semaphore, and a phase is over when a thread waits and nothing is in flight. A wait is for all of them,
 then: more than its own copy, where several share a semaphore.
 
 **Others** are loads and stores where they begin, since a copy may be over as soon as it has begun: a wait finds nothing in flight. Where a kernel
@@ -108,7 +108,7 @@ def bulk_copies(jaxpr: Any, divisors: Mapping[Any, int] | None = None) -> list[A
 
 
 class _Divisors:
-    """By what the integers of a jaxpr can be divided, as far as its own equations and those around it say."""
+    """By what the integers of a jaxpr can be divided, as far as it follows from its own equations and those around it."""
 
     def __init__(self, jaxpr: Any, known: Mapping[Any, int]) -> None:
         self._known = known
@@ -146,7 +146,7 @@ def _begin(w: Walker, eqn: Any) -> OpParts:
 
 
 def _seen(aval: Any) -> Any:
-    """A reference as a GPU's copies know it: a semaphore is a barrier, and memories have a GPU's names."""
+    """A reference as a GPU's copies have it: a semaphore is a barrier, and memories have a GPU's names."""
     if not _versions.is_ref_aval(aval):
         return aval
     if _messages.is_semaphore_of_copies(aval):
@@ -199,7 +199,7 @@ class _Part:
 
     @staticmethod
     def of(extents: Sequence[int], transforms: Sequence[Any]) -> _Part | None:
-        """None of a view that is made otherwise, or whose size the run says."""
+        """None of a view that is made otherwise, or whose size is computed."""
         part = _Part(extents, [[] for _ in extents], list(extents), list(range(len(extents))))
         for t in transforms:
             if type(t).__name__ != "NDIndexer":

@@ -1,4 +1,4 @@
-"""The text of a print: what JAX hands on -> a format in which only what a run knows is left open.
+"""The text of a print: what JAX hands on -> a format in which only run-time values are left open.
 
 Python's own `str.format` does it, over stand-ins for the arguments that are traced. So names, positions, attributes (`x.shape`), nested
 specifications and arguments that are no arrays mean what they mean outside of kernels.
@@ -15,7 +15,7 @@ import numpy as np
 
 from smalt._errors import InvalidKernel, Unsupported
 
-# Around a field in Python's result. Of the private use area: nobody's text has them.
+# Around a field in Python's result. Of the private use area: no user's text has them.
 _OPEN, _CLOSE = "\ue0f0", "\ue0f1"
 
 
@@ -65,7 +65,7 @@ def text(params: dict[str, Any], atoms: Sequence[Any]) -> tuple[str, bool, list[
 
 
 def check(error: Any) -> tuple[Any, str, list[Any]]:
-    """Of a checkify error over atoms: whether it happened, the format of what it says, and the arguments of that."""
+    """Of a checkify error over atoms: whether it happened, the format of its message, and the arguments of that."""
     preds, metadata, payloads = (list(getattr(error, name).values()) for name in ("_pred", "_metadata", "_payload"))
     if not len(preds) == len(metadata) == len(payloads) == 1:
         raise Unsupported(f"a check of {len(preds)} errors in a kernel\n  remedy: check one condition after the other")
@@ -83,7 +83,7 @@ def _has_fields(fmt: str) -> bool:
     """JAX looks at the first piece only."""
     try:
         return any(name is not None for _, name, _, _ in string.Formatter().parse(fmt))
-    except ValueError:  # what is wrong with it is said when it is used
+    except ValueError:  # what is wrong with it is reported when it is used
         return True
 
 

@@ -216,7 +216,7 @@ def _while(w: Walker, eqn: Any) -> OpParts:
     for key, consts in (("cond_jaxpr", in_cond), ("body_jaxpr", in_body)):
         jaxpr, _ = _versions.open_jaxpr(params[key])
         bound = w.bind(jaxpr.invars[: len(consts)], consts)
-        # What a loop asks is looked at as a whole, to know how often it turns.
+        # A loop's condition is analysed as a whole, for its trip count.
         is_body = key == "body_jaxpr"
         carried = jaxpr.invars[len(consts) :]
         counters = _walk.natural_counters(w, jaxpr, bound, carried, carries) if is_body else ()
@@ -300,7 +300,7 @@ def _check(w: Walker, eqn: Any) -> OpParts:
 
 
 def _check_messages(eqn: Any) -> Message | None:
-    """The texts of a checkify error: one for each code that its tree knows."""
+    """The texts of a checkify error: one for each code in its tree."""
     error = eqn.params["err_tree"].unflatten(list(range(len(eqn.invars))))
     metadata = getattr(error, "_metadata", None)
     if not metadata:
@@ -428,13 +428,13 @@ def _complex_access(w: Walker, eqn: Any, ref: Any, transforms: Sequence[Any], va
 def _access_in_window(w: Walker, eqn: Any, transforms: Sequence[Any], value: Any = None, mask: Any = None, other: Any = None) -> OpParts:
     """A load or a store of part of a block that may reach outside of its array; `mask`, `other`: of a load."""
     ref = eqn.invars[0]
-    wants_old = value is not None and bool(eqn.outvars) and w.is_used(eqn.outvars[0])
+    uses_old = value is not None and bool(eqn.outvars) and w.is_used(eqn.outvars[0])
 
     def write(emit: Emit) -> list[Message]:
         operand, shape = w.in_window(ref, transforms, emit)
         dtype = ref.aval.inner_aval.dtype
         results = []
-        if value is None or wants_old:
+        if value is None or uses_old:
             loaded = emit("load", [operand], _versions.array_aval(shape, dtype))
             new = tuple(eqn.outvars[0].aval.shape)
             loaded = _reshaped(emit, loaded, shape, new, dtype)
@@ -446,7 +446,7 @@ def _access_in_window(w: Walker, eqn: Any, transforms: Sequence[Any], value: Any
             emit("store", [operand, _reshaped(emit, w.operand(value), value.aval.shape, shape, dtype)])
         return results
 
-    results = None if value is None or wants_old else ()
+    results = None if value is None or uses_old else ()
     return OpParts(attrs=_messages.attributes({"name": eqn.primitive.name}), regions=[w.written(write)], primitive="call", results=results)
 
 
@@ -517,7 +517,7 @@ def _swap(w: Walker, eqn: Any) -> OpParts:
 
 
 def _swapped(w: Walker, eqn: Any, ref: Any, transforms: Sequence[Any], value: Any) -> OpParts:
-    """A store, where nobody wants what was there."""
+    """A store: a swap whose result is not used."""
     if _messages.is_complex_ref(ref.aval):
         return _complex_access(w, eqn, ref, transforms, value)
     if w.is_window(ref):

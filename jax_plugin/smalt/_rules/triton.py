@@ -21,7 +21,7 @@ from smalt._walk import OpParts, Walker
 
 # ------------------------------------------------------------------------------------------ parameters
 
-#: Slots of a ring where a call says nothing.
+#: Slots of a ring by default.
 TRITON_STAGES = 2
 #: What a block of the GPU has at most.
 _MAX_WARPS = 32
@@ -87,7 +87,7 @@ def _debug_barrier(w: Walker, eqn: Any) -> OpParts:
         )
 
     def sync() -> tuple[()]:
-        _primitives.named_barrier_sync(15, _LANES)  # nobody else has the last one
+        _primitives.named_barrier_sync(15, _LANES)  # nothing else uses the last one
         return ()
 
     return _expand.call(w, eqn, sync)
@@ -114,7 +114,7 @@ def volatile_load(eqn: Any) -> Function:
 
 
 def exchange(eqn: Any) -> Function:
-    """A `masked_swap` of which somebody wants what was there: the stored value itself where the mask is false."""
+    """A `masked_swap` whose result is used: the stored value itself where the mask is false."""
 
     def swap(*operands: Any) -> Any:
         ref, transforms, value, mask = eqn.params["args_tree"].unflatten(_known(eqn, operands))
@@ -127,7 +127,7 @@ def exchange(eqn: Any) -> Function:
 
 
 def beyond(eqn: Any) -> Function | None:
-    """A masked access to slices of more than the reference has, where the mask says what counts: by arrays of indices. None: it has none."""
+    """A masked access to slices of more than the reference has, where the mask selects: by arrays of indices. None: it has none."""
     tree, is_load = eqn.params["args_tree"], eqn.primitive.name == "masked_load"
     transforms = tree.unflatten(eqn.invars)[1]
     indices = _versions.indices_of(transforms)

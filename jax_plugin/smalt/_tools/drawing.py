@@ -17,7 +17,7 @@ _TEXT = 'font-family="monospace" font-size="11" fill="#222"'
 
 
 class Cell(NamedTuple):
-    """What stands in a cell, on which colour (degrees, percent), and what is told where the pointer is."""
+    """A cell's text, its colour (degrees, percent), and its tooltip."""
 
     label: str
     hue: int

@@ -49,7 +49,7 @@ class Block:
     """What was decided for an operand of a `pl.pallas_call`."""
 
     of: str
-    block: tuple[int, ...]  # in the kernel: finer than was asked for where rows are split
+    block: tuple[int, ...]  # in the kernel: finer than the block spec where rows are split
     way: str
     runs: str  # the grid's axes; "in turn": one step after the other
 
@@ -66,7 +66,7 @@ class SharedMemory:
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """What a pass says of something that it did at some cost, or of a loop that looks like its candidate and that it leaves as it is."""
+    """A pass's note on something that it did at some cost, or on a loop that looks like its candidate and that it leaves as it is."""
 
     by: str  # the pass
     what: str
@@ -119,7 +119,7 @@ class KernelReport:
         descriptor: The kernel as the compiler received it; `python -m smalt compile` takes it, written to a file.
         debug: The locations of its operations.
         ptx: The generated PTX.
-        cubin: The assembled code; None without an assembler, or if none was asked for.
+        cubin: The assembled code; None without an assembler, or if none was requested.
         registers: Of one thread; None if nothing was assembled. So `spill_bytes`.
         occupancy: Blocks that a multiprocessor holds at once, and `limited_by` what.
         phases: Serialising, the compiler's passes, assembling; with their times. A pass that runs again is `name_2`.
@@ -159,7 +159,7 @@ class KernelReport:
     @functools.cached_property
     def passes(self) -> dict[str, str]:
         """The kernel's text after each pass, by the names of `phases`: kernel IR, from "lower" on PTX in SSA form, at the
-        end PTX. Made when first asked for."""
+        end PTX. Made when first read."""
         return dict(_native.show(self.descriptor, self.debug, self.target))
 
     @functools.cached_property
@@ -307,8 +307,8 @@ def inspect(f: Callable[..., Any], *args: Any, assemble: bool = True, **kwargs: 
     """One report per kernel in `f(*args)`: descriptor, IR, PTX, registers, shared memory, layouts and why, times.
 
     Arguments may be arrays or `jax.ShapeDtypeStruct`s; nothing is run, and no GPU is needed. Kernels are compiled by smalt
-    whether it is enabled or not, except where their parameters say otherwise. With `assemble`, registers and spills are
-    found by assembling, if there is an assembler (`python -m smalt doctor`). Kernels that ask for a device at trace time need
+    whether it is enabled or not, except where their parameters override that. With `assemble`, registers and spills are
+    found by assembling, if there is an assembler (`python -m smalt doctor`). Kernels that query a device at trace time need
     `with smalt.emulated("H100"):` on a machine without a GPU.
     """
     platform = "cuda" if jax.default_backend() in ("gpu", "cuda") else "cpu"
@@ -392,7 +392,7 @@ def _counted(rows: Sequence[_Row]) -> list[_Row]:
 
 #: An instruction of PTX text, behind its guard.
 _INSTRUCTION = re.compile(r"^[ \t{]*(?:@!?[\w%]+\s+)?([a-z][\w.:]*)[^;\n]*;", re.M)
-#: Instructions of which several words say what they are.
+#: Instructions that several words identify.
 _FAMILIES = ("ld", "st", "cp", "red", "atom", "wgmma", "mbarrier", "fence", "multimem")
 
 

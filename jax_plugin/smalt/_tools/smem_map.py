@@ -49,7 +49,7 @@ class SmemMap:
         return self.offset(*index) // _BANK_BYTES % _BANKS
 
     def _chunk(self) -> int:
-        """Elements of 16 bytes, which no swizzle takes apart."""
+        """Elements of 16 bytes, which no swizzle splits."""
         chunk = max(1, 128 // self._bits)
         return chunk if self.unit and self.unit[-1] % chunk == 0 else 1
 

@@ -19,7 +19,7 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
         with smalt.trace("matmul.json"):
             f(a, b)
 
-    docs/SEEING.md says what is in it. Nothing is compiled anew. At both ends of the scope, all that JAX has dispatched is waited for.
+    docs/SEEING.md describes its contents. Nothing is compiled anew. At both ends of the scope, all that JAX has dispatched is waited for.
     Scopes do not nest. A run on a GPU leaves nothing in the file.
 
     Raises:

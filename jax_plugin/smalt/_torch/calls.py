@@ -2,8 +2,8 @@
 
 The function is traced once for tensors of a type, and becomes a program of steps (`program.py`): kernels, launched on PyTorch's current
 stream, in PyTorch's memory, and elementary operations between them, which are PyTorch's own (`elementary.py`). Tensors of the CPU go to the emulator.
-Where gradients flow, the function's own derivative (`jax.vjp`) is a second program. `operations.py` has what PyTorch knows of programs,
-`compiled.py` how `torch.compile` comes by a call.
+Where gradients flow, the function's own derivative (`jax.vjp`) is a second program. `operations.py` registers programs with PyTorch,
+`compiled.py` is the way of `torch.compile` to a call.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def as_torch_kernel(fn: Callable[..., Any], *, ref_argnums: int | Sequence[int] 
 
 
 def begin() -> None:
-    """At import: where smalt is enabled first, `plgpu.as_torch_kernel` becomes one that asks whether it still is."""
+    """At import: where smalt is enabled first, `plgpu.as_torch_kernel` becomes one that checks whether it still is."""
     _config.take_over(first=lambda: _versions.replace_as_torch_kernel(_dispatch))
 
 
@@ -84,7 +84,7 @@ class _Function:
                 from smalt._torch.compiled import results_of, traced
 
                 return results_of(traced(name, args))
-            if "torch._dynamo" in sys.modules:  # else nobody compiles; importing it takes a second
+            if "torch._dynamo" in sys.modules:  # else nothing compiles; importing it takes a second
                 from smalt._torch.compiled import untraced
 
                 return untraced(self, args)

@@ -1,4 +1,4 @@
-"""How `torch.compile` comes by a call: imported by whoever it traces, or by whoever is called where it may trace."""
+"""The way of `torch.compile` to a call: imported by what it traces, or by what is called where it may trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def traced(name: str, args: Any) -> tuple[Any, int]:
     try:
         return torch.utils._pytree.tree_map(lambda x: 0 if x is None else x, plain(calls.FUNCTIONS[name], args)), 0
     except Error as e:
-        warnings.warn(str(e), stacklevel=1)  # what PyTorch raises instead does not say it
+        warnings.warn(str(e), stacklevel=1)  # what PyTorch raises instead does not have it
         raise
 
 

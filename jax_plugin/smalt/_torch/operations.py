@@ -1,4 +1,4 @@
-"""Programs as PyTorch knows them: operations of its own (`torch.ops.smalt`), with the shapes of their results, and functions with gradients.
+"""Programs registered with PyTorch: operations of its own (`torch.ops.smalt`), with the shapes of their results, and functions with gradients.
 
 Tensors that hold numbers go to a program at once. Where PyTorch traces (`torch.compile`, `torch.export`, `make_fx`), a program is a custom operation,
 whose name is a digest of what it does: what PyTorch keeps of a trace, on disk too, names the same program in every process.
@@ -42,7 +42,7 @@ def _fresh(program: Program, tensors: Sequence[Any], device: Any) -> list[Any]:
 
 
 def _is_traced(tensors: Sequence[Any]) -> bool:
-    """Whether somebody wants to see operations: there may be no numbers in the tensors."""
+    """Whether operations are being traced: there may be no numbers in the tensors."""
     for t in tensors:
         if type(t) not in _PLAIN or _is_wrapped(t):
             return True
@@ -119,7 +119,7 @@ class _Again(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Once(torch.autograd.Function):  # type: ignore[misc]
-    """Some tensors as they are; they depend on others in a way that nobody differentiates."""
+    """Some tensors as they are; they depend on others in a way that is not differentiated."""
 
     @staticmethod
     def forward(name: str, problem: tuple[str, str, str], count: int, *tensors: Any) -> Any:
@@ -202,7 +202,7 @@ def differentiable(
             given = [cotangents[output[i]].contiguous() if i in output else _zeros(of, device) for i, of in zip(floats, types)]
             with torch.no_grad():
                 made = run(pull, [*saved, *given], device)
-            if torch.is_grad_enabled():  # somebody may differentiate them again
+            if torch.is_grad_enabled():  # they may be differentiated again
                 own, problem = ctx.arguments.found(ctx.saved_tensors)
                 if problem is None:
                     made = _Again.apply(again, device, len(made), *made, *own, *given)

@@ -1,7 +1,7 @@
 """A function of JAX that calls kernels, as steps on PyTorch's tensors.
 
-JAX's values do not change; a kernel that writes to an operand gives a new value in the operand's memory. The plan says where that memory may be
-taken: an argument's, because whoever calls such a function asks for it, or that of a value that nobody reads any more. Who still reads the old
+JAX's values do not change; a kernel that writes to an operand gives a new value in the operand's memory. The plan decides where that memory may be
+taken: an argument's, because the caller of such a function requests it, or that of a value that is not read any more. A step that still reads the old
 value has a copy, made before the step.
 """
 
@@ -30,11 +30,11 @@ class Step:
     results: list[int]
     key: str  # the same for steps that do the same
     in_place: tuple[tuple[int, int], ...] = ()  # (operand, result): the result is in the operand's memory
-    asked_for: int = 0  # of so many results by the user, also where the operand is an argument
+    requested: int = 0  # of so many results by the user, also where the operand is an argument
     overwrites: frozenset[int] = frozenset()  # operands of which nothing is read
     is_view: bool = False
     is_kernel: bool = False
-    dead: tuple[int, ...] = ()  # values that nobody needs behind it
+    dead: tuple[int, ...] = ()  # values that are dead behind it
 
 
 class Program:
@@ -63,7 +63,7 @@ class Program:
         self._outputs = [x for i, x in enumerate(outputs) if i not in set(stores.values())]
         for argument, result in stores.items():
             given = [argument, outputs[result]]
-            self._add(elementary.store, given, [self._types[argument]], "store", in_place=((0, 0),), asked_for=1, overwrites=frozenset([0]))
+            self._add(elementary.store, given, [self._types[argument]], "store", in_place=((0, 0),), requested=1, overwrites=frozenset([0]))
         self._plan()
 
     # -------------------------------------------------------------------------------- reading the jaxpr
@@ -90,8 +90,8 @@ class Program:
         if eqn.primitive in (_versions.mpmd_map_p, _versions.pallas_call_p):
             kernel = _Kernel(eqn, self._line(eqn))
             results = [(tuple(a.shape), a.dtype) for a in kernel.results]
-            # Results that only the kernel knows are operands that a `pl.pallas_call` stores to: nobody asked for that.
-            made = self._add(kernel.run, values, results, kernel.key, in_place=tuple(kernel.aliases), asked_for=len(types), is_kernel=True)
+            # Results of the kernel alone are operands that a `pl.pallas_call` stores to: not requested.
+            made = self._add(kernel.run, values, results, kernel.key, in_place=tuple(kernel.aliases), requested=len(types), is_kernel=True)
             return made[: len(types)]
         if all(isinstance(v, np.ndarray) for v in values):
             out = eqn.primitive.bind(*values, **eqn.params)
@@ -161,7 +161,7 @@ class Program:
         return self._root.get(value, value)
 
     def _place(self, at: int, step: Step, operand: int, result_at: int) -> int:
-        """Decides where a result is that an operand's memory is asked for; gives how many copies were put in front of the step."""
+        """Decides where a result is that is to be in an operand's memory; returns how many copies were put in front of the step."""
         value, result = step.operands[operand], step.results[result_at]
         root = self._root_of(value)
         group = {v for v in (*self._root, *self._argument, root, value) if self._root_of(v) == root}
@@ -169,7 +169,7 @@ class Program:
         read = {v for later in self._steps[at + 1 :] for i, v in enumerate(later.operands) if i not in later.overwrites} | set(self._outputs)
         read |= {v for i, v in enumerate(step.operands) if i != operand}
         argument = self._argument.get(root)
-        if argument is None and root not in self._constants or value in self._argument and result_at < step.asked_for:
+        if argument is None and root not in self._constants or value in self._argument and result_at < step.requested:
             for v in sorted(group & read):  # they keep what they are
                 (kept,) = self._copy(at, v)
                 at += 1
@@ -192,7 +192,7 @@ class Program:
         return self._add(elementary.copy, [value], [self._types[value]], "copy", at=at)
 
     def _leave_out(self) -> None:
-        """What computes what nobody needs; kernels do more, perhaps."""
+        """Steps with unused results; kernels may have effects."""
         needed, steps = set(self._outputs), self._steps
         self._steps = []
         for step in reversed(steps):

@@ -1,4 +1,4 @@
-"""Derivatives of derivatives, for PyTorch: each is a function of JAX like the one that it is of, and becomes a program when it is asked for.
+"""Derivatives of derivatives, for PyTorch: each is a function of JAX like the one that it is of, and becomes a program when it is needed.
 
 What PyTorch's tape needs at once is in `calls.py`: there a call keeps what its derivative needs. A derivative of that derivative computes it again from the
 call's arguments.

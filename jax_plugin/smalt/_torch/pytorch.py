@@ -1,4 +1,4 @@
-"""PyTorch, which is imported by whoever needs it: its module, its types, tensors from JAX's values."""
+"""PyTorch, imported where it is needed: its module, its types, tensors from JAX's values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Everything that smalt knows about JAX's versions (0.10.2, 0.11.2, 0.12), in rooms by subject.
+"""Everything that depends on JAX's versions (0.10.2, 0.11.2, 0.12), by subject.
 
 The rest of the plugin sees one internal form: the names, parameters and semantics of `docs/descriptor.md`.
 Features are detected; where one version means something else with the same equation, a feature of that
-version stands for it and the comment says so. What the rest may ask for is listed here. What is read of JAX's private parts
+version stands for it and the comment says so. What the rest may use is listed here. What is read of JAX's private parts
 is a contract (`contract_rows.py`), whose names are looked at before anything here needs them. Imports the shared modules alone.
 """
 

@@ -1,7 +1,7 @@
 """Whether JAX's private parts are as smalt reads them (`contract_rows.py`): names when smalt is imported, all the rest at the first enabling.
 
-A name that is gone would fail where it is used, somewhere in a kernel; a class that is known by its name, a variable of a frame or of a closure, a
-parameter with another meaning would change what smalt does and say nothing. Here each is one error, which says what is missing.
+A name that is gone would fail where it is used, somewhere in a kernel; a class that is identified by its name, a variable of a frame or of a closure, a
+parameter with another meaning would change what smalt does silently. Here each is one error, with what is missing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _module(name: str) -> Any:
     return sys.modules.get(name) or importlib.import_module(name)
 
 
-# Each of these says what is missing, in words; nothing: all is there.
+# Each of these returns what is missing, in words; nothing: all is there.
 
 
 def _name(path: str) -> str:
@@ -178,7 +178,7 @@ def _functions_naming(module: str) -> dict[str, list[types.CodeType]]:
     return found
 
 
-# What no table says.
+# What no table has.
 
 
 def _lower_fun() -> str:
@@ -238,7 +238,7 @@ for what, look, table in (
     ("primitive", _primitive, PRIMITIVES),
     ("code", _code, CODE),
 ):
-    # Of a primitive the first words are its names; a row of a version that has none of its words has nothing to say.
+    # Of a primitive the first words are its names; a row of a version that has none of its words is left out.
     rows = {path: row for path, row in table.items() if wanted(row.partition(":")[0].replace("*", "")) or look is _class}
     ROWS.update((f"{full_name(path)} ({what})", functools.partial(look, path, row)) for path, row in rows.items())
 ROWS |= {
@@ -262,7 +262,7 @@ def broken(rows: Iterable[str] | None = None) -> Iterator[str]:
             if not (e.name or "").startswith("jax"):
                 raise  # what JAX itself needs
             missing = f"in a module {e.name}"
-        except Exception:  # it is so different that it cannot even be asked
+        except Exception:  # it is so different that the look-up itself fails
             missing = "of any such kind"
         if missing:
             yield f"{row} {missing}".replace(" of any such kind", "")

@@ -1,7 +1,7 @@
 """What smalt reads of JAX's private parts, as data: names, signatures, fields, primitives' parameters, variables of code.
 
 Paths are below `jax._src` unless they begin with `jax`. A word with `@0.11` is there since that version, one with `!0.12` is not there any more from that
-version on: these are what changed between the versions that smalt knows. `contract.py` looks at each row; `tests/unit/test_contract.py` holds the
+version on: these are what changed between the versions that smalt supports. `contract.py` looks at each row; `tests/unit/test_contract.py` holds the
 rows to what the rest of this package reads.
 """
 
@@ -149,7 +149,7 @@ FIELDS = {
     "jax.experimental.pallas.mosaic_gpu:ShapeDtypeStruct": "layout",
 }
 
-#: Class that is told by its name -> what smalt reads of its instances.
+#: Class that is identified by its name -> what smalt reads of its instances.
 CLASSES = {
     "indexing:Slice": "start size stride",
     "state.indexing:NDIndexer": "indices shape int_indexer_shape get_indexer_shape",
@@ -245,7 +245,7 @@ PRIMITIVES = {
     }.items()
 }
 
-#: Function -> variables of its code that smalt reads in its frame, or by which it tells what the function does.
+#: Function -> variables of its code that smalt reads in its frame, or by which it recognises what the function does.
 CODE = {
     "interpreters.ad:LinearizeTrace.process_primitive": "primal_out tangent_nzs_out residuals structured_res@0.11.1 linearized",
     "interpreters.mlir:jaxpr_subcomp": "eqn",

@@ -39,7 +39,7 @@ _DERIVATIVES: dict[str, dict[Any, Any]] = {
 
 
 def chain_derivative(kind: str, primitive: Any, rule: Callable[..., Any]) -> list[Callable[[], None]]:
-    """Puts `rule(before, ...)` before the rule that JAX has; the step that takes it away again.
+    """Registers `rule(before, ...)` before JAX's rule; returns the step that removes it.
 
     Of "jvp": (primals, tangents, **params); "linearize": (is_vjp, nonzero, *primals, **params); "transpose": (cotangents, *operands, **params);
     "partial": (trace, *tracers, **params), some of which are not known; "checkpoint": (saveable, unknown, instantiated, equation);
@@ -177,7 +177,7 @@ class _RulesOfBarriers:
 
 
 def give_barriers_tangents() -> list[Callable[[], None]]:
-    """JAX asks each operand of what is differentiated for the type of its tangents: barriers and semaphores, which do not say, have none.
+    """JAX needs the tangent type of each operand of what is differentiated: barriers and semaphores have none.
     The steps that take it away again."""
     undo: list[Callable[[], None]] = []
     for kind in (gpu_core.BarrierType, gpu_core.ClusterBarrierType):

@@ -1,4 +1,4 @@
-"""Devices: meshes, what is asked of GPUs that are not there, the processes of a job."""
+"""Devices: meshes, what is queried of GPUs that are not there, the processes of a job."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def abstract_device() -> Any | None:
 
 @dataclasses.dataclass(frozen=True)
 class EmulatedDevice(mesh_lib.AbstractDevice):  # type: ignore[misc]
-    """An abstract device that also knows its architecture (JAX asks for it where there is one)."""
+    """An abstract device that also has its architecture (JAX reads it where there is one)."""
 
     compute_capability: str = ""
 
@@ -71,7 +71,7 @@ def abstract_device_scope(kind: str, core_count: int, compute_capability: str) -
 
 
 class _CudaVersions:
-    """What kernels ask of `jax._src.lib.cuda_versions`, which is None without the CUDA plugin."""
+    """What kernels query of `jax._src.lib.cuda_versions`, which is None without the CUDA plugin."""
 
     def cuda_runtime_get_version(self) -> int:
         return 13000
@@ -84,10 +84,10 @@ _ANSWERED: list[tuple[str, Any]] = []
 def answer_for_cpu_devices(**answers: Callable[[], Any]) -> None:
     """Has CPU devices answer like another one, until `stop_answering`: with what a function gives, where it gives something.
 
-    What they know themselves (`platform`, `device_kind`) JAX goes on to be told, which compiles for what is there.
+    Their own attributes (`platform`, `device_kind`) stay, since JAX compiles for what is there.
     """
     cls = xla_client.Device
-    by_name = getattr(cls, "__getattr__", None)  # how devices answer what only some of them know
+    by_name = getattr(cls, "__getattr__", None)  # how devices answer what only some of them have
 
     def prop(name: str, own: Any, answer: Callable[[], Any]) -> property:
         def get(device: Any) -> Any:
@@ -154,7 +154,7 @@ def mesh_number(axis_context: Any) -> int:
 
 
 def describe_as_tpus(kinds: Sequence[str], shared_memory: int) -> list[Callable[[], None]]:
-    """What a TPU's kernels, and JAX's pipelines for them, ask about the chip is answered for these GPUs: a core with so much memory.
+    """What a TPU's kernels, and JAX's pipelines for them, query of the chip is answered for these GPUs: a core with so much memory.
 
     Returns what takes it away again.
     """

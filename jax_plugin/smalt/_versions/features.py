@@ -1,4 +1,4 @@
-"""What tells one version from another, where nothing in an equation shows it."""
+"""What distinguishes one version from another, where nothing in an equation shows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smalt._versions.contract import words_of
 
 try:
     TRITON: Any = importlib.import_module("jax._src.pallas.triton.core")
-except ImportError:  # JAX is about to remove it: then nobody has its parameters
+except ImportError:  # JAX is about to remove it: then its parameters do not exist
     TRITON = None
 IS_011 = hasattr(jax_core.Jaxpr, "with_consts")  # one class is a jaxpr, with or without the values of its constvars
 #: Values of constvars may be given to a jaxpr whose first inputs they are (0.11.1).

@@ -21,7 +21,7 @@ def open_jaxpr(x: Any) -> tuple[Any, Sequence[Any]]:
     """A jaxpr and the values of its constvars, if it holds them.
 
     0.10 has `ClosedJaxpr` and `Jaxpr`; since 0.11 one class is both, and the consts of a `run_scoped` body are
-    dead tracers: the caller, which knows that the equation's operands bind the constvars, ignores them.
+    dead tracers: the caller, for which the equation's operands bind the constvars, ignores them.
     """
     if isinstance(x, jax_core.Jaxpr):
         return x, getattr(x, "consts", None) or ()
@@ -188,7 +188,7 @@ def bind_again(eqn: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def described_as(jaxpr: Any, other: Any, at: int, name: str) -> Any:
-    """A jaxpr that is said to be of another one's function, with one more argument."""
+    """A jaxpr with the debug info of another one's function, with one more argument."""
     names = tuple(other.debug_info.arg_names or ())
     if len(names) == len(other.invars):
         names = (*names[:at], name, *names[at:])

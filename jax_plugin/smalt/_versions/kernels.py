@@ -101,7 +101,7 @@ def debug_checks_are_enabled() -> bool:
 
 
 def has_effects(call: KernelCall) -> bool:
-    """Whether a kernel does something that XLA must keep although nobody uses its results."""
+    """Whether a kernel does something that XLA must keep although its results are not used."""
     local = (jax_effects.JaxprInputEffect, jax_core.NamedAxisEffect)
     return any(
         not isinstance(e, local) and not call.mesh.discharges_effect(e) and not _is_kernel_local(e)
@@ -151,7 +151,7 @@ def is_stored_in_turn(spec: Any, grid: Sequence[Any]) -> bool:
 
 
 def chain_pipelines(heeding: Callable[[Callable[..., Any]], Callable[..., Any]]) -> list[Callable[[], None]]:
-    """Puts a function around those of JAX that make pipelines; the steps that take it away again."""
+    """Wraps JAX's functions that make pipelines; returns the steps that undo it."""
     undo: list[Callable[[], None]] = []
     for name in ("emit_pipeline", "emit_pipeline_warp_specialized"):
         there = getattr(plgpu, name)

@@ -81,7 +81,7 @@ class _Stack:
 def lowering_tracebacks() -> list[Any]:
     """Tracebacks of the equations that are being lowered, innermost first; outside of any function that is traced, the caller's.
 
-    JAX cuts an equation's traceback at the jaxpr that holds it, and tells a lowering rule nothing of the equations around
+    JAX cuts an equation's traceback at the jaxpr that holds it, and gives a lowering rule nothing of the equations around
     it; they are on the Python stack. Only reports depend on it.
     """
     out = []
@@ -122,7 +122,7 @@ def function_line(closed: Any) -> str:
 def argument_names(jaxpr: Any) -> Sequence[str]:
     """What the user's function calls its arguments (`x_ref`, `pair[0]`, `rings['a']`), one for each invar; empty where that is not known.
 
-    JAX asks a function's signature, which `functools.wraps` copies from another that may get its arguments in another order.
+    JAX reads a function's signature, which `functools.wraps` copies from another that may get its arguments in another order.
     """
     names = jaxpr.debug_info.arg_names or ()
     if len(names) != len(jaxpr.invars):
@@ -157,14 +157,14 @@ def names_of_references(jaxpr: Any) -> dict[Any, Sequence[str]]:
     """What the user's function calls the references of a `plgpu.kernel`: for its jaxpr, and for that of its scratch.
 
     JAX binds the arguments and outputs to the user's function before it looks at names, and keeps those of scratch. The code of the
-    function, which the tracebacks of what it does still have, says the rest; where it does not say it for certain, there are no names.
+    function, which the tracebacks of what it does still have, has the rest; where that is not certain, there are no names.
     """
     inner = next((open_jaxpr(eqn.params["jaxpr"])[0] for eqn in jaxpr.eqns if eqn.primitive.name == "run_scoped"), None)
     if inner is None or (code := _code(inner)) is None:
         return {}
     own = code.co_varnames[: code.co_argcount]
     rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & inspect.CO_VARARGS else ""
-    # JAX 0.10, which knows no paths of results, counts the references of all arguments and does not say which argument each is in.
+    # JAX 0.10, without paths of results, counts the references of all arguments, without which argument each is in.
     if jaxpr.debug_info.result_paths is None:
         return {inner: [""] * len(inner.invars)} if rest else {}
     roots = [_ARGUMENT.fullmatch(name) for name in jaxpr.debug_info.arg_names or ()]
@@ -190,7 +190,7 @@ def names_of_references(jaxpr: Any) -> dict[Any, Sequence[str]]:
 
 
 def _code(jaxpr: Any) -> Any:
-    """The code of the user's function that a jaxpr was traced from, if JAX itself called it, as the tracebacks of what it does tell."""
+    """The code of the user's function that a jaxpr was traced from, if JAX itself called it, by the tracebacks of its equations."""
     place = traced_function(jaxpr)
     if place is None:
         return None

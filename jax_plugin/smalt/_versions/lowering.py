@@ -19,9 +19,9 @@ ChainedRule: TypeAlias = Callable[..., Any]
 
 
 def chain_rule(primitive: Any, rule: ChainedRule, platforms: Sequence[str]) -> list[Callable[[], None]]:
-    """Puts a rule before those that JAX has for a primitive on these platforms; the steps that take it away again, the last one first.
+    """Registers a rule before JAX's for a primitive on these platforms; returns the steps that remove it, the last one first.
 
-    Where it is already the first one, nothing is done. A rule that another plugin puts there later stays there.
+    Where it is already the first one, nothing is done. A rule that another plugin registers later stays there.
     """
     undo: list[Callable[[], None]] = []
     made: dict[Any, Any] = {}  # one rule for the platforms that had one rule: they share one lowering

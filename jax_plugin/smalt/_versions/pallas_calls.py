@@ -107,12 +107,12 @@ def is_tpu_compiler_params(params: Any) -> bool:
 
 
 def has_side_effects(params: Any) -> bool:
-    """Whether parameters say that a call does something besides computing its results."""
+    """Whether a call has side effects by its parameters."""
     return bool(getattr(params, "has_side_effects", False))
 
 
 def compiler_params_for_gpu(params: Any) -> Any:
-    """What a TPU's parameters mean here is what they say of the grid; the others are about its compiler and its memories."""
+    """What a TPU's parameters mean here is what they mean for the grid; the others are about its compiler and its memories."""
     if params is None:
         return plgpu.CompilerParams()
     return plgpu.CompilerParams(dimension_semantics=params.dimension_semantics) if is_tpu_compiler_params(params) else params
@@ -150,7 +150,7 @@ def call_of_static_shape(params: dict[str, Any], grid: dict[int, int], shapes: S
 
 
 def is_fast_precision(precision: Any) -> bool:
-    """Whether a product's `precision` asks for nothing that tensor cores of its operands' types do not do."""
+    """Whether a product's `precision` needs nothing that tensor cores of its operands' types do not do."""
     given = precision if isinstance(precision, tuple) else (precision,)
     return all(p is None or p == jax.lax.Precision.DEFAULT for p in given)
 

@@ -41,7 +41,7 @@ def ref_effects(operands: Iterable[int]) -> set[Any]:
 
 
 def only_read(eqn: Any) -> set[Any]:
-    """References among an equation's operands that its effects say it reads, and does not write."""
+    """References among an equation's operands that it reads, by its effects, and does not write."""
     found: dict[Any, bool] = {}
     for effect in eqn.effects:
         if isinstance(effect, jax_effects.JaxprInputEffect):
@@ -90,7 +90,7 @@ class Access:
 
     transforms: tuple[Any, ...]
     value: Any = None  # what it stores; None: nothing
-    loads: bool = False  # whether or not somebody wants what it gives
+    loads: bool = False  # whether or not its result is used
     mask: Any = None
     other: Any = None  # what it loads where the mask does not hold
     is_unordered: bool = False  # an atomic, or another one whose order the author gives

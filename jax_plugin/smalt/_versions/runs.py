@@ -39,9 +39,9 @@ RuntimeError_: Any = jax.errors.JaxRuntimeError
 
 
 def choose_runtime_errors(find: Callable[[str], tuple[type[Exception], Any] | None]) -> None:
-    """For an error of XLA whose text `find` knows, an instance of its class, with its attributes, is raised.
+    """For an error of XLA whose text `find` finds, an instance of its class, with its attributes, is raised.
 
-    C++ makes the exception by calling the class with text and code, like anybody else.
+    C++ makes the exception by calling the class with text and code, as usual.
     """
     own = RuntimeError_.__new__
     if getattr(own, "_smalt", False):
@@ -120,7 +120,7 @@ def heed_calls_from_python(is_exported: Callable[[bytes], bool], waiting: Callab
 
 
 def promise_stable(targets: Iterable[str]) -> None:
-    """Lets `jax.export` export these custom calls: whoever loads the program later finds them understood.
+    """Lets `jax.export` export these custom calls: a process that loads the program later supports them.
 
     JAX keeps the list; it has no public way to it but a flag at each call of `jax.export.export`.
     """
@@ -128,7 +128,7 @@ def promise_stable(targets: Iterable[str]) -> None:
 
 
 def wait_for_all() -> None:
-    """All that was dispatched is done, or has failed: whoever wants a result is told so."""
+    """All that was dispatched is done, or has failed: that is reported where a result is read."""
     for array in jax.live_arrays():
         try:
             array.block_until_ready()

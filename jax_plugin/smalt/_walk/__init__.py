@@ -1,4 +1,4 @@
-"""The walk through a jaxpr that writes regions of a descriptor, and what it must know of indices.
+"""The walk through a jaxpr that writes regions of a descriptor, and the analyses of indices that it needs.
 
 Rules of primitives are given to it: none stands here. Imports `_versions` and `_messages`.
 """

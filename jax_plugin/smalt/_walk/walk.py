@@ -1,7 +1,7 @@
 """Walks a jaxpr and writes regions.
 
 `Walker` holds what is numbered over the whole kernel (values, ops, axes) and knows how operands, refs with
-transforms and regions are written; `_rules/rules.py` knows the primitives.
+transforms and regions are written; `_rules/rules.py` has the primitives.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Leaf:
 
 @dataclasses.dataclass
 class OpParts:
-    """What a rule says about one equation."""
+    """A rule's result for one equation."""
 
     operands: Sequence[Message] = ()
     attrs: Sequence[Message] = ()
@@ -117,7 +117,7 @@ class Walker:
         self.talks = False  # to other devices
         self.chooses_transforms = False  # of buffers that have none, by the functions that take them (Warpgroup semantics)
         self.bulk_copies: frozenset[int] = frozenset()  # equations of a TPU's copies that run beside what follows (`_rules/dma.py`)
-        #: What the user calls the arguments of a jaxpr, where that does not know it.
+        #: The user's names of the arguments of a jaxpr that does not have them.
         self.argument_names: dict[Any, Sequence[str]] = {}
         self._profiles = profiles  # named scopes become ranges
         self._expanding = False  # in a jaxpr of ours, whose equations have no lines of the user's
@@ -147,11 +147,11 @@ class Walker:
             )
         return [self.mesh_axes[name] for name in flat]
 
-    def asked_far(self, jaxpr: Any) -> list[FarIndex]:
-        """The axes of far devices along which a kernel asks where it is."""
+    def far_queries(self, jaxpr: Any) -> list[FarIndex]:
+        """The axes of far devices along which a kernel queries its index."""
         eqns = (eqn for eqn in _versions.all_equations(jaxpr) if self.far_axes and eqn.primitive.name == "axis_index")
-        asked = {eqn.params["axis_name"] for eqn in eqns} - set(self._axes)
-        return [FarIndex(name) for name in self.far_axes if name in asked]
+        queried = {eqn.params["axis_name"] for eqn in eqns} - set(self._axes)
+        return [FarIndex(name) for name in self.far_axes if name in queried]
 
     def _check_near(self, name: Any) -> None:
         if name in self.far_axes:
@@ -214,7 +214,7 @@ class Walker:
         return definitions, binding
 
     def define(self, aval: Any, default_space: str = "GMEM") -> tuple[Message, Binding]:
-        """Numbers a new value: its definition, and what uses of it say."""
+        """Numbers a new value: its definition, and what follows from its uses."""
         if self.bulk_copies and _messages.is_semaphore_of_copies(aval):
             aval = _versions.as_barrier(aval)
         self._values += 1
@@ -291,7 +291,7 @@ class Walker:
         return message("Operand", ref=message("RefUse", value=binding.value, transforms=chain))
 
     def is_whole(self, atom: Any) -> bool:
-        """Whether a ref is the buffer that its type says, and no part of one."""
+        """Whether a ref is the buffer of its type, and no part of one."""
         binding = self.binding(atom)
         return binding.is_ref and not binding.prefix and not binding.strip
 
@@ -660,7 +660,7 @@ class Walker:
         self._env[var] = self.binding(atom)
 
     def _is_known(self, eqn: Any) -> bool:
-        """Whether the equation asks for an index of a `pallas_call`'s grid, or a traced size, which are operands of its body; or for the index along
+        """Whether the equation queries an index of a `pallas_call`'s grid, or a traced size, which are operands of its body; or for the index along
         an axis of far devices."""
         if eqn.primitive.name == "axis_index" and (binding := self.far_indices.get(eqn.params["axis_name"])) is not None:
             self._env[eqn.outvars[0]] = binding
@@ -683,8 +683,8 @@ class Walker:
         """Steps of a grid are no devices: they have memory in common, and nothing else."""
         if name not in _COLLECTIVES:
             return
-        asked = _messages.flat_axes(params.get("axes", params.get("axis_name")))
-        own = [axis for axis in asked if axis in self.grid_names or axis in self._axes and axis not in self.mesh_axes]
+        queried = _messages.flat_axes(params.get("axes", params.get("axis_name")))
+        own = [axis for axis in queried if axis in self.grid_names or axis in self._axes and axis not in self.mesh_axes]
         if own:
             raise Unsupported(
                 f"not supported yet: `{name}` along an axis of the grid"

@@ -14,7 +14,7 @@ use crate::layout::tiled::TiledLayout;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use smallvec::SmallVec;
 
-/// Elements of an array that every thread has as a whole: to take keys of random numbers apart costs nothing then.
+/// Elements of an array that every thread has as a whole: splitting keys of random numbers costs nothing then.
 const EVERYWHERE: u64 = 4;
 
 /// A soft constraint between two values.
@@ -47,7 +47,7 @@ pub(super) struct Constraints {
     /// Values that are equal everywhere.
     pub splats: EntitySet<Value>,
     /// Values that are cheaper to compute again in another layout than to convert ([`is_recomputed`]): they follow others, and
-    /// nobody follows them.
+    /// nothing follows them.
     pub recomputed: EntitySet<Value>,
     /// Arrays and accumulators in program order.
     pub order: Vec<Value>,
@@ -332,10 +332,10 @@ impl Collector<'_> {
 
     fn need(&mut self, v: Value, need: &Need, depth: u32) {
         match need {
-            Need::Same(other) | Need::Likes(other) | Need::Stored { like: Some(other), .. } => {
+            Need::Same(other) | Need::Prefers(other) | Need::Stored { like: Some(other), .. } => {
                 self.equal(v, *other, depth)
             }
-            Need::LikesPartOf(whole) => self.derives(Some(&Derivation::Concat), v, *whole, depth),
+            Need::PrefersPartOf(whole) => self.derives(Some(&Derivation::Concat), v, *whole, depth),
             Need::Exactly {
                 layout,
                 pulls: true,

@@ -1,9 +1,9 @@
 //! Products of `mma.sync` whose operands lie in shared memory read them there, by `ldmatrix`, instead of loading, storing and reading again.
 //!
-//! **Legal** as in [`products`]: from the load to the product nothing is stored there and nobody is told anything. The product reads when it is
-//! executed: it is a [`OpKind::DotInPlace`], whose effects say so.
+//! **Legal** as in [`products`]: from the load to the product nothing is stored there and nothing released. The product reads when it is
+//! executed: it is a [`OpKind::DotInPlace`], with its effects.
 //!
-//! **Memory** has to lie so that the lanes of `ldmatrix` meet all banks ([`in_place`](crate::layout::in_place)): transforms of the user's
+//! **Memory** has to lie so that the lanes of `ldmatrix` are spread over all banks ([`in_place`](crate::layout::in_place)): transforms of the user's
 //! may; an allocation without any gets the widest swizzle, if all of its uses allow that.
 use super::{group_of, products, smem};
 use crate::dtype::DType;
@@ -42,7 +42,7 @@ pub(super) fn run(kernel: &mut Kernel, wanted: &mut Transforms) {
     }
 }
 
-/// Whose transforms are not ours to choose.
+/// Allocations with transforms that are not ours to choose.
 fn read_by_wgmma(kernel: &Kernel) -> EntitySet<Alloc> {
     let mut out = EntitySet::new();
     kernel.for_each_op(&mut |op| {
@@ -112,8 +112,8 @@ impl Pass<'_> {
         if let Some(own) = transforms {
             with[r.alloc] = Some(own.clone());
         } else if with[r.alloc].is_none() {
-            let wish = smem::matrix_dims(kernel, r, Loc::CALL_SITE, "");
-            let widest = wish.and_then(|wish| smem::widest(&data.shape, *dtype, &wish));
+            let used = smem::matrix_dims(kernel, r, Loc::CALL_SITE, "");
+            let widest = used.and_then(|used| smem::widest(&data.shape, *dtype, &used));
             if widest.is_none() || self.by_wgmma.contains(r.alloc) {
                 return false;
             }

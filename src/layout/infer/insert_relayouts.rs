@@ -2,7 +2,7 @@
 //!
 //! * A value that is cheaper to compute than to move (counters, masks of them) is computed again in the layout that is needed.
 //! * An array that a shape op makes larger is converted before it, if that is cheaper: costs are the planners'.
-//! * A conversion of what a loop does not change is put in front of the loop; equal ones are one.
+//! * A conversion of what a loop does not change is inserted in front of the loop; equal ones are one.
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
 use crate::kernel_ir::visit::{for_each_value, map_values};
@@ -59,8 +59,8 @@ struct Frame {
     ops: Vec<Op>,
     /// Its op runs it many times.
     is_loop: bool,
-    /// Conversions at hand.
-    known: FxHashMap<(Value, RegisterLayout), Value>,
+    /// Conversions that dominate here.
+    available: FxHashMap<(Value, RegisterLayout), Value>,
 }
 
 struct Pass<'a> {
@@ -90,7 +90,7 @@ impl Pass<'_> {
         self.frames.push(Frame {
             ops: vec![],
             is_loop,
-            known: FxHashMap::default(),
+            available: FxHashMap::default(),
         });
         let here = self.frames.len() as u32 - 1;
         let params = self.kernel.regions[region].params.clone();
@@ -222,9 +222,9 @@ impl Pass<'_> {
         let natural = self.layouts[made].clone();
         let frame = self.frame();
         frame.ops.push(op);
-        // Who wants it as it was made has it.
+        // Uses of it in the layout that it was made in.
         if let Some(natural) = natural {
-            frame.known.insert((v, natural), made);
+            frame.available.insert((v, natural), made);
         }
     }
 
@@ -234,12 +234,12 @@ impl Pass<'_> {
             return v;
         }
         let key = (v, to.clone());
-        if let Some(w) = self.frames.iter().find_map(|frame| frame.known.get(&key)) {
+        if let Some(w) = self.frames.iter().find_map(|frame| frame.available.get(&key)) {
             return *w;
         }
         if let Some(w) = self.recompute(v, to, loc, user) {
             self.replaced = true;
-            self.frame().known.insert(key, w);
+            self.frame().available.insert(key, w);
             return w;
         }
         let mut place = self.frames.len() - 1;
@@ -258,7 +258,7 @@ impl Pass<'_> {
         self.kernel.values[made].def = op.into();
         self.inserted.push((op, user));
         self.frames[place].ops.push(op);
-        self.frames[place].known.insert(key, made);
+        self.frames[place].available.insert(key, made);
         made
     }
 
@@ -420,7 +420,7 @@ impl Pass<'_> {
     }
 }
 
-/// Removes pure ops whose results nobody uses, as recomputed values leave them behind.
+/// Removes pure ops with unused results, as recomputed values leave them behind.
 fn remove_unused(kernel: &mut Kernel, layouts: &Layouts) {
     let mut uses = kernel.use_counts();
     let mut order = vec![];

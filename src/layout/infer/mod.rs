@@ -1,17 +1,17 @@
 //! Layout inference: every array and accumulator gets a register layout, every SMEM allocation its transforms. Before that [`products`]
 //! of what lies in shared memory become `wgmma`.
 //!
-//! **Form.** [`super::signature`] says what every op needs and gives; [`constraints`] reads it: layouts that an op gives (a user's
-//! `layout_cast`, accumulators) or asks for (the left operand of wgmma), `Equal` (element-wise ops, what loops carry, what arms
+//! **Form.** [`super::signature`] defines what every op needs and gives; [`constraints`] reads it: layouts that an op gives (a user's
+//! `layout_cast`, accumulators) or needs (the left operand of wgmma), `Equal` (element-wise ops, what loops carry, what arms
 //! yield), `Derived` (reductions, broadcasts and the other shape ops: one side follows from the other), and preferences (what a
 //! transfer would like). What an op gives is hard; everything else may be broken at the price of a relayout.
 //!
-//! **Solving.** Layouts that ops give spread along constraints, the dearest edge first (bytes × 10^loop depth), so that what has to
-//! be broken is what is cheap to convert, and conversions land outside of loops; then those that ops ask for. What nothing reaches
+//! **Solving.** Layouts that ops give spread along constraints, the most expensive edge first (bytes × 10^loop depth), so that what has to
+//! be broken is what is cheap to convert, and conversions land outside of loops; then those that ops need. What nothing reaches
 //! takes, in program order, the layout that its own transfers prefer, and spreads it. What is broadcast along a dimension follows
 //! its partners, which vary there, never the other way round. A value that is equal everywhere (constants, broadcast scalars and
 //! what is computed from them) is a splat: it fills any layout for nothing and spreads nothing. Counters and masks made of them
-//! are computed anew in every layout that somebody needs: they follow, and nobody follows them.
+//! are computed anew in every layout in which they are used: they follow, and nothing follows them.
 //!
 //! A conflict is never an error: [`insert_relayouts`] makes every op's signature true by inserting `relayout` ops.
 mod constraints;
@@ -96,7 +96,7 @@ struct Solver<'a> {
     layouts: SecondaryMap<Value, Option<RegisterLayout>>,
     /// Indices of the constraints that touch a value.
     edges: SecondaryMap<Value, SmallVec<[u32; 4]>>,
-    /// Constraints with one side known, dearest first; ties in program order.
+    /// Constraints with one side known, most expensive first; ties in program order.
     queue: BinaryHeap<(u64, std::cmp::Reverse<u32>)>,
     report: Vec<Reason>,
 }
@@ -171,7 +171,7 @@ impl<'a> Solver<'a> {
             let Some(layout) = self.layouts[known].as_ref() else {
                 continue;
             };
-            // What is constant along a dimension says nothing about its partners, which may vary there: they spread theirs to it.
+            // What is constant along a dimension does not constrain its partners, which may vary there: they spread theirs to it.
             if let Some(next) = follow(self.kernel, constraint, layout, known, unknown)
                 && !next.is_constant_somewhere()
             {

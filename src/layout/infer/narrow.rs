@@ -8,11 +8,11 @@ use crate::layout::register_layout::RegisterLayout;
 use crate::layout::signature;
 
 /// A value, its layout, and why.
-type Wish = (Value, RegisterLayout, &'static str);
+type Preference = (Value, RegisterLayout, &'static str);
 
 /// Loads of numbers that are converted, and stored to swizzled rows of 16-bit ones: as many of a row at once as there are in 16 bytes of what is
 /// stored.
-pub(super) fn stored(kernel: &Kernel, smem: &Smem, value: Value, dst: &RefUse) -> Vec<Wish> {
+pub(super) fn stored(kernel: &Kernel, smem: &Smem, value: Value, dst: &RefUse) -> Vec<Preference> {
     let is_wide = kernel.ty(value).dtype().bits() == 16;
     if !is_wide || tiled_orientation(kernel, smem, dst) != Some(false) {
         return vec![];
@@ -30,7 +30,7 @@ pub(super) fn stored(kernel: &Kernel, smem: &Smem, value: Value, dst: &RefUse) -
 
 /// What is converted to the left operand of a `wgmma`, in another shape or not: neighbours in memory are neighbours in a thread as long as they are
 /// computed with, and change places at the end.
-pub(super) fn multiplied(kernel: &Kernel, operand: Value) -> Result<Option<Wish>> {
+pub(super) fn multiplied(kernel: &Kernel, operand: Value) -> Result<Option<Preference>> {
     if kernel.ty(operand).dtype().bits() != 16 {
         return Ok(None);
     }

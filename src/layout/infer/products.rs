@@ -1,13 +1,13 @@
 //! Products of arrays that `wgmma` can compute: from operands in shared memory, where they are, else by way of [`staged_products`].
 //!
 //! **Legal** where an operand is a load of shared memory, perhaps transposed, and from the load to the product nothing is stored there
-//! and nobody is told anything: who would overwrite the elements must hear first that they were read. The left operand may be in
+//! and nothing is released: a write of the elements has to be ordered behind their reads. The left operand may be in
 //! registers. The arithmetic is that of `mma.sync` (exact products, the same cuts of sums). f32 is not read from memory: `wgmma`
 //! cuts operands to tf32 instead of rounding them.
 //!
 //! **Memory** has to lie as the tensor core wants it. An allocation without transforms of the user's gets the widest swizzle, if all of
 //! its uses allow that: copies still have plans, and views are views. Products for which that fails stay what they are.
-use super::smem::{self, Side, Wish};
+use super::smem::{self, MatrixUse, Side};
 use super::{in_place_products, slice_products, staged_products};
 use crate::dtype::DType;
 use crate::error::{Loc, Result};
@@ -161,15 +161,15 @@ fn settle(kernel: &Kernel, found: &mut Candidates) {
     // What cannot be laid out for the tensor core.
     let mut refused: EntitySet<Alloc> = EntitySet::new();
     loop {
-        let wishes = wishes(kernel, found);
+        let uses = matrix_uses(kernel, found);
         let mut transforms = Transforms::new();
         for (alloc, data) in kernel.allocs.iter() {
             let AllocKind::Smem { dtype, transforms: own } = &data.kind else {
                 continue;
             };
             transforms[alloc] = own.clone();
-            if let (None, Some(wish)) = (own, &wishes[alloc]) {
-                transforms[alloc] = smem::widest(&data.shape, *dtype, wish);
+            if let (None, Some(used)) = (own, &uses[alloc]) {
+                transforms[alloc] = smem::widest(&data.shape, *dtype, used);
                 if transforms[alloc].is_none() {
                     refused.insert(alloc);
                 }
@@ -178,7 +178,7 @@ fn settle(kernel: &Kernel, found: &mut Candidates) {
         kernel.for_each_op(&mut |op| {
             let kind = &kernel.ops[op].kind;
             visit::for_each_ref(kind, &mut |r| {
-                if wishes[r.alloc].is_some() && !refused.contains(r.alloc) && !allows(kernel, kind, r, &transforms) {
+                if uses[r.alloc].is_some() && !refused.contains(r.alloc) && !allows(kernel, kind, r, &transforms) {
                     refused.insert(r.alloc);
                 }
             });
@@ -197,8 +197,8 @@ fn settle(kernel: &Kernel, found: &mut Candidates) {
     }
 }
 
-fn wishes(kernel: &Kernel, found: &Candidates) -> SecondaryMap<Alloc, Option<Wish>> {
-    let mut out: SecondaryMap<Alloc, Option<Wish>> = SecondaryMap::new();
+fn matrix_uses(kernel: &Kernel, found: &Candidates) -> SecondaryMap<Alloc, Option<MatrixUse>> {
+    let mut out: SecondaryMap<Alloc, Option<MatrixUse>> = SecondaryMap::new();
     for (op, c) in found {
         for r in c.a.iter().chain([&c.b]) {
             if out[r.alloc].is_none() {

@@ -1,4 +1,4 @@
-//! Transforms of SMEM allocations: the user's, else what the tensor core or the register side wants, else none.
+//! Transforms of SMEM allocations: the user's, else those that the tensor core or the register side prefers, else none.
 use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step, words};
@@ -14,22 +14,22 @@ pub(super) struct Smem {
 
 /// How an op uses an allocation, as far as its transforms are concerned.
 #[derive(Clone)]
-pub(super) struct Wish {
+pub(super) struct MatrixUse {
     /// The two matrix dimensions of the use, as dimensions of the allocation, minor one last in memory.
     minor: usize,
     second_minor: usize,
-    /// The op that wishes, and which operand it is.
+    /// The op, and which operand of it the allocation is.
     loc: Loc,
     which: &'static str,
 }
 
-/// `wanted`: what others would like, where wgmma has no wish.
+/// `wanted`: preferences of others, where wgmma has none.
 pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<Smem> {
     let mut smem = Smem {
         transforms: SecondaryMap::new(),
         reasons: vec![],
     };
-    let mut wishes: SecondaryMap<Alloc, Option<Wish>> = SecondaryMap::new();
+    let mut uses: SecondaryMap<Alloc, Option<MatrixUse>> = SecondaryMap::new();
     let mut operands_of: SecondaryMap<Alloc, Vec<(RefUse, Side)>> = SecondaryMap::new();
     let mut failure = None;
     kernel.for_each_op(&mut |op| {
@@ -50,8 +50,8 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
                 };
                 operands_of[r.alloc].push((r.clone(), side));
                 match matrix_dims(kernel, r, kernel.ops[op].loc, which) {
-                    Some(wish) => {
-                        wishes[r.alloc].get_or_insert(wish);
+                    Some(used) => {
+                        uses[r.alloc].get_or_insert(used);
                     }
                     None if is_annotated => {}
                     None => {
@@ -74,21 +74,21 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
         let AllocKind::Smem { dtype, transforms } = &data.kind else {
             continue;
         };
-        let chosen = match (transforms, &wishes[alloc]) {
+        let chosen = match (transforms, &uses[alloc]) {
             (Some(t), _) => {
                 smem.reason(alloc, t, "annotated by the user");
                 t.clone()
             }
-            (None, Some(wish)) => {
-                match common(kernel, alloc, &swizzles(&data.shape, *dtype, wish), &operands_of[alloc]) {
+            (None, Some(used)) => {
+                match common(kernel, alloc, &swizzles(&data.shape, *dtype, used), &operands_of[alloc]) {
                     Some(t) => {
                         let why = "the widest swizzle that wgmma's operands in it can have";
                         smem.reason(alloc, &t, why);
                         t
                     }
                     None => {
-                        return Err(Error::invalid(format!("wgmma {} operand in SMEM", wish.which))
-                            .at(wish.loc)
+                        return Err(Error::invalid(format!("wgmma {} operand in SMEM", used.which))
+                            .at(used.loc)
                             .expected("minor dimensions that are multiples of 8 rows × 32, 64 or 128 bytes")
                             .got(words::of_alloc(kernel, alloc))
                             .remedy("pad the buffer, or give its transforms explicitly"));
@@ -113,11 +113,11 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
 }
 
 /// Tiles of 8 rows of swizzles that divide an allocation of this shape, the widest first.
-fn swizzles(shape: &[u64], dtype: DType, wish: &Wish) -> Vec<SmemTransforms> {
+fn swizzles(shape: &[u64], dtype: DType, used: &MatrixUse) -> Vec<SmemTransforms> {
     let elements = |bytes: u64| bytes * 8 / u64::from(dtype.bits());
-    let is_in_place = wish.minor + 1 == shape.len() && wish.second_minor + 2 == shape.len();
+    let is_in_place = used.minor + 1 == shape.len() && used.second_minor + 2 == shape.len();
     let fits =
-        |bytes: &u64| shape[wish.minor].is_multiple_of(elements(*bytes)) && shape[wish.second_minor].is_multiple_of(8);
+        |bytes: &u64| shape[used.minor].is_multiple_of(elements(*bytes)) && shape[used.second_minor].is_multiple_of(8);
     let all = [128u64, 64, 32].into_iter().filter(|b| is_in_place && fits(b));
     all.map(|bytes| SmemTransforms {
         tiling: [8, elements(bytes)].as_slice().into(),
@@ -127,8 +127,8 @@ fn swizzles(shape: &[u64], dtype: DType, wish: &Wish) -> Vec<SmemTransforms> {
 }
 
 /// The widest of them.
-pub(super) fn widest(shape: &[u64], dtype: DType, wish: &Wish) -> Option<SmemTransforms> {
-    swizzles(shape, dtype, wish).into_iter().next()
+pub(super) fn widest(shape: &[u64], dtype: DType, used: &MatrixUse) -> Option<SmemTransforms> {
+    swizzles(shape, dtype, used).into_iter().next()
 }
 
 /// The first that all operands can be read by; else the first, for the error that it gives.
@@ -177,7 +177,7 @@ impl Smem {
 }
 
 /// Which dimensions of the allocation the two dimensions of a matrix view go along, in memory order.
-pub(super) fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc, which: &'static str) -> Option<Wish> {
+pub(super) fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc, which: &'static str) -> Option<MatrixUse> {
     let mut shape = kernel.allocs[r.alloc].shape.clone();
     // Of each dimension of the view, the allocation's dimension of which neighbours in it are neighbours.
     let mut dims: Vec<Option<usize>> = (0..shape.len()).map(Some).collect();
@@ -207,7 +207,7 @@ pub(super) fn matrix_dims(kernel: &Kernel, r: &RefUse, loc: Loc, which: &'static
     let &[Some(a), Some(b)] = dims.as_slice() else {
         return None;
     };
-    Some(Wish {
+    Some(MatrixUse {
         minor: a.max(b),
         second_minor: a.min(b),
         loc,

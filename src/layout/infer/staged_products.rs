@@ -8,8 +8,8 @@
 //!
 //! Slices lie along K; 16-bit ones that were computed along N stay so, and are one slice.
 //!
-//! **Legal** as in [`products`](super::products): operands are loads from which to the product nothing is stored there and nobody is
-//! told anything, converted and transposed; they are loaded anew, a slice at a time. Operands of one slice may be anything. What has no whole
+//! **Legal** as in [`products`](super::products): operands are loads from which to the product nothing is stored there and nothing
+//! released, converted and transposed; they are loaded anew, a slice at a time. Operands of one slice may be anything. What has no whole
 //! steps of K, or no room, stays what it is.
 use super::products::{self, acc_type, multiply};
 use super::smem;
@@ -48,7 +48,7 @@ pub(super) fn run(kernel: &mut Kernel) -> Transforms {
             let Some(mut product) = Product::of(kernel, op, &loads, &uses, &mut room) else {
                 continue;
             };
-            product.wish(kernel, &mut wanted);
+            product.add_preference(kernel, &mut wanted);
             product.leave_left(kernel, &loads, &wanted);
             product.write(kernel, op, &mut uses, &mut gone);
         }
@@ -133,7 +133,7 @@ struct Product {
     buffers: u64,
     /// Bytes of a swizzled row.
     row: u64,
-    /// What made the operands wider, for nobody else.
+    /// What made the operands wider, without other uses.
     converted: Vec<Op>,
 }
 
@@ -252,7 +252,7 @@ impl Product {
     }
 
     /// Fragments are read from shared memory without bank conflicts where it is swizzled.
-    fn wish(&self, kernel: &Kernel, wanted: &mut Transforms) {
+    fn add_preference(&self, kernel: &Kernel, wanted: &mut Transforms) {
         let Some(chain) = &self.a.chain else { return };
         let source = chain.source(kernel);
         let data = &kernel.allocs[source.alloc];
@@ -266,8 +266,8 @@ impl Product {
         if wanted[source.alloc].is_some() {
             return;
         }
-        let wish = smem::matrix_dims(kernel, source, Loc::CALL_SITE, "");
-        let Some(transforms) = wish.and_then(|wish| smem::widest(&data.shape, dtype, &wish)) else {
+        let used = smem::matrix_dims(kernel, source, Loc::CALL_SITE, "");
+        let Some(transforms) = used.and_then(|used| smem::widest(&data.shape, dtype, &used)) else {
             return;
         };
         let mut with = wanted.clone();
@@ -284,7 +284,7 @@ impl Product {
         }
     }
 
-    /// A slice of the right operand, dealt so that both its load and its store meet no bank conflicts: 32-bit elements that are contiguous
+    /// A slice of the right operand, dealt so that both its load and its store have no bank conflicts: 32-bit elements that are contiguous
     /// along N. A thread has four of K of one column.
     fn dealt(&self, kernel: &mut Kernel, body: Region, value: Value, loc: Loc) -> Value {
         let Some(chain) = &self.b.chain else { return value };
@@ -309,7 +309,7 @@ impl Product {
         kernel.append1(body, OpKind::LayoutCast { a: value, layout }, ty, loc)
     }
 
-    /// Puts it, in a scope with the buffers, in the place of an op.
+    /// Replaces an op by it, in a scope with the buffers.
     fn write(&self, kernel: &mut Kernel, op: Op, uses: &mut SecondaryMap<Value, u32>, gone: &mut EntitySet<Op>) {
         let loc = kernel.ops[op].loc;
         let result = kernel.ops[op].results[0];

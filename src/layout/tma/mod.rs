@@ -53,7 +53,7 @@ impl GmemDim {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutOfBounds {
     Zeros,
-    /// There is nothing outside, or nobody cares.
+    /// There is nothing outside, or it may be anything.
     Ignored,
 }
 
@@ -87,7 +87,7 @@ pub struct TensorPlan {
     /// Bytes of an element as the map counts them (sub-byte types: 1).
     pub element_bytes: u32,
     pub coords: ArrayVec<Affine, 5>,
-    /// Where one dimension of the map is several of the array: what tells whether one of those is in bounds.
+    /// Where one dimension of the map is several of the array: the parts whose bounds are checked.
     pub parts: Vec<Part>,
     pub pieces: Vec<Piece>,
     /// Bytes that one piece moves.
@@ -104,7 +104,7 @@ pub struct Part {
     pub extent: u64,
 }
 
-/// Which pieces of a shared copy are whose.
+/// Which CTA copies which pieces of a shared copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
     /// Those of part `p` are at positions `p·n/parts …` of the list: part 0's, moved by `p` times a constant step.
@@ -220,7 +220,7 @@ fn plan_parts(
     parts: Cut,
     allow_bulk: bool,
 ) -> Result<CopyPlan, CopyError> {
-    let plan = |smem| plan_as_it_lies(gmem, smem, bits, out_of_bounds, parts, allow_bulk);
+    let plan = |smem| plan_in_layout(gmem, smem, bits, out_of_bounds, parts, allow_bulk);
     let first = match plan(smem) {
         Err(error @ (CopyError::SmemAlignment { .. } | CopyError::Pieces { .. })) if smem.swizzle.is_none() => error,
         done => return done,
@@ -241,7 +241,7 @@ fn plan_parts(
     Err(first)
 }
 
-fn plan_as_it_lies(
+fn plan_in_layout(
     gmem: &[GmemDim],
     smem: &SmemView,
     bits: u32,

@@ -1,5 +1,5 @@
 //! Elements narrower than a byte, one by one. A load takes the element's bits out of its byte. A store is of the whole byte, whose
-//! other bits one thread has read just before: who stores the elements beside it at the same time loses them, or is lost.
+//! other bits one thread has read just before: a store of an element beside it at the same time is a race.
 use super::*;
 use crate::lower::integer;
 

@@ -1,4 +1,4 @@
-//! Refuses `set_max_registers` that no block can have: a warpgroup would wait for ever for registers that others hold.
+//! Refuses `set_max_registers` that no block can have: a warpgroup would hang waiting for registers that others hold.
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::class::Control;
 use crate::kernel_ir::executor::{Executor, arm_taken};

@@ -1,7 +1,7 @@
-//! Removes what nobody needs: pure ops, loads, loops without effects, carries and results.
+//! Removes what is not used: pure ops, loads, loops without effects, carries and results.
 //!
 //! A `while` that polls ([`polling`]) is a wait, and stays with all that its condition needs. A loop that only computes goes:
-//! a `for` ends, and whether any other `while` does depends on nobody else.
+//! a `for` ends, and whether any other `while` does depends on this thread alone.
 //!
 //! Commits of groups that are empty go where no wait counts groups, and waits for stores of a kernel that starts none.
 use crate::error::Result;
@@ -54,7 +54,7 @@ impl Stores {
         found
     }
 
-    /// Whether an op ends an empty group that nobody counts, or waits for nothing.
+    /// Whether an op ends an empty group that no wait counts, or waits for nothing.
     fn is_idle(&self, kind: &OpKind) -> bool {
         let (commits, waits) = (
             matches!(kind, OpKind::CommitGroup),

@@ -1,4 +1,4 @@
-//! One form for what can be said in several, and checks of what a kernel says as a whole.
+//! Canonical forms, and checks of a kernel as a whole.
 pub mod check_inputs;
 pub mod check_registers;
 pub mod compose_views;

@@ -178,7 +178,7 @@ impl MoveTransforms<'_> {
         alloc
     }
 
-    /// A use says that the allocation has these transforms.
+    /// A use has these transforms, so its allocation does.
     fn stated(&mut self, alloc: Alloc, used: SmemTransforms, loc: Loc) -> Result<()> {
         let known = std::mem::replace(&mut self.seen[alloc], true);
         let data = &mut self.kernel.allocs[alloc];

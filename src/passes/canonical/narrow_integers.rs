@@ -173,7 +173,7 @@ impl Narrow<'_> {
         };
         self.kernel.values[narrow].facts = facts;
         self.narrow[result] = narrow.into();
-        // Whoever needs the wide number gets it from the narrow one; dead code otherwise.
+        // Uses of the wide number get it from the narrow one; dead code otherwise.
         self.kernel.ops[op].kind = OpKind::Convert { a: narrow };
         false
     }

@@ -1,7 +1,7 @@
 //! Gives each warp its own of what a warp region allocates.
 //!
-//! Warps of a region run apart: one may be in the next scope while another is still in the one before, so that nothing could take the place of
-//! what a scope leaves. Memory and barriers that are allocated in warp regions live as long as the kernel, one for each warp that may come by:
+//! Warps of a region diverge: one may be in the next scope while another is still in the one before, so that nothing could take the place of
+//! what a scope leaves. Memory and barriers that are allocated in warp regions live as long as the kernel, one for each warp that may execute them:
 //! leading dimensions for those warpgroups and warps, at which every use starts with its executor's indices.
 use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
@@ -39,7 +39,7 @@ const WARPS: u32 = 4;
 fn span(ids: impl Iterator<Item = u32> + Clone) -> Range<u32> {
     match (ids.clone().min(), ids.max()) {
         (Some(least), Some(greatest)) => least..greatest + 1,
-        // Nobody comes by.
+        // No warp executes it.
         _ => 0..1,
     }
 }
@@ -65,7 +65,7 @@ struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// `by`: who may come by. `warp`: the axis of the warp region around.
+    /// `by`: what may execute them. `warp`: the axis of the warp region around.
     fn region(&mut self, region: Region, by: &[Executor], warp: Option<Axis>) -> Result<()> {
         let ops = std::mem::take(&mut self.kernel.regions[region].ops);
         for op in ops {
@@ -80,15 +80,15 @@ impl Owner<'_> {
                 warp
             };
             for inner in regions_of(self.kernel, op) {
-                let by = self.who_comes(op, inner, by);
+                let by = self.executors_of(op, inner, by);
                 self.region(inner, &by, warp)?;
             }
         }
         Ok(())
     }
 
-    /// Who of these, or of their warps, may come to a region of an op.
-    fn who_comes(&self, op: Op, inner: Region, by: &[Executor]) -> Vec<Executor> {
+    /// Which of these, or of their warps, may execute a region of an op.
+    fn executors_of(&self, op: Op, inner: Region, by: &[Executor]) -> Vec<Executor> {
         let kind = &self.kernel.ops[op].kind;
         let takes = |e: &Executor| arm_taken(self.kernel, kind, *e).is_none_or(|arm| arm == inner);
         let warps = |e: &Executor| (0..WARPS).map(|w| Executor { warp: Some(w), ..*e }).collect::<Vec<_>>();
@@ -99,7 +99,7 @@ impl Owner<'_> {
         }
     }
 
-    /// A scope in a warp region keeps its registers; the rest is the kernel's from now on. What tells where a warp's own is comes before it.
+    /// A scope in a warp region keeps its registers; the rest is the kernel's from now on. The indices of a warp's own part are computed before it.
     fn scope(&mut self, before: Region, op: Op, by: &[Executor], axis: Axis) -> Result<()> {
         let Kernel { ops, allocs: data, .. } = &mut *self.kernel;
         let OpKind::Scope { allocs, .. } = &mut ops[op].kind else {

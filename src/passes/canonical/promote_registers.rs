@@ -79,7 +79,7 @@ struct Flight {
 /// The tiles of an accumulator that a wgmma adds to.
 ///
 /// Instructions on registers of one in flight must be on the same ones in the same order (PTX ISA, `wgmma.mma_async`, "accumulator
-/// registers … of the same shape"). Those on the same tiles are, where the right operand does not say how wide an instruction is.
+/// registers … of the same shape"). Those on the same tiles are, where the right operand does not decide how wide an instruction is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Tiles {
     at: [u64; 2],

@@ -115,7 +115,7 @@ fn increment(kernel: &Kernel, v: Value) -> Option<(Value, Value)> {
     })
 }
 
-/// Puts the loop at the end of `at`, its carries replaced by functions of the counter where they are that.
+/// Writes the loop at the end of `at`, its carries replaced by functions of the counter where they are that.
 fn induction(kernel: &mut Kernel, at: Region, op: Op, subst: &mut Substitution) {
     let OpKind::For {
         lower,

@@ -1,6 +1,6 @@
 //! Parts of references to registers, as array operations on the whole: what a view reads, and the whole after a store to a view.
 //!
-//! [`legality::registers`](crate::kernel_ir::legality::registers) says which views there are.
+//! [`legality::registers`](crate::kernel_ir::legality::registers) defines which views there are.
 use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::*;

@@ -189,7 +189,7 @@ impl Simplify<'_> {
         }
     }
 
-    /// Puts an integer scalar op into a form that later passes and merging know.
+    /// Puts an integer scalar op into the canonical form that later passes and merging expect.
     fn canonical(&mut self, region: Region, op: Op) {
         let loc = self.kernel.ops[op].loc;
         let OpKind::Binary { op: kind, a, b } = self.kernel.ops[op].kind else {
@@ -311,7 +311,7 @@ impl Simplify<'_> {
         v
     }
 
-    /// Takes apart control flow that is decided. True: nothing is left to do.
+    /// Removes control flow that is decided. True: nothing is left to do.
     fn structural(&mut self, region: Region, op: Op) -> bool {
         match self.kernel.ops[op].kind.control() {
             Some(Control::Switch { selector, arms }) => {
@@ -386,7 +386,7 @@ impl Simplify<'_> {
             })
     }
 
-    /// Puts a region's ops where the op is; the op's results are the region's.
+    /// Replaces an op by a region's ops; its results are the region's.
     fn splice(&mut self, region: Region, op: Op, inner: Region) {
         for results in self
             .inline(region, inner)
@@ -397,7 +397,7 @@ impl Simplify<'_> {
         }
     }
 
-    /// Puts a region's ops at the end of `region`; gives what it yields.
+    /// Appends a region's ops to `region`; returns what it yields.
     fn inline(&mut self, region: Region, inner: Region) -> Vec<Value> {
         for op in std::mem::take(&mut self.kernel.regions[inner].ops) {
             self.op(region, op);

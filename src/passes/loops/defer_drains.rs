@@ -23,7 +23,7 @@
 //! * the copies' sources are inputs, which nothing writes;
 //! * the barriers order nothing but the slots ([`order`]).
 //!
-//! Where loads limit and not tensor cores, it is not done: blocks that run freely drift apart and share less of the L2 cache
+//! Where loads limit and not tensor cores, it is not done: blocks that run freely drift and share less of the L2 cache
 //! (up to 8 % slower with 256x64 tiles of an 8192³ matmul on an H200; 1 to 2 % faster with 128x128 and 256x128).
 use super::sink;
 use crate::error::{Loc, Result};
@@ -78,7 +78,7 @@ struct Fill {
     op: Op,
     /// The slots that a loop counts.
     slots: Option<Range<i64>>,
-    /// What is filled, and the barriers that say so.
+    /// What is filled, and the barriers on which that completes.
     loads: Vec<[Part; 2]>,
     /// Barriers to be waited for first: in a loop, those of its slots.
     frees: Vec<Part>,
@@ -371,7 +371,7 @@ fn find(kernel: &Kernel, op: Op) -> Found<Drain> {
     kernel.for_each_op_in(body, &mut |op| inside.push(op));
     inside.sort_unstable();
     let loads: Vec<[Part; 2]> = fills.iter().flat_map(|fill| fill.loads.clone()).collect();
-    if !feeds_enough(kernel, &loads) {
+    if !feeds_tensor_cores(kernel, &loads) {
         return Err(FEW_OPERATIONS);
     }
     if !sources_are_constant(kernel, body) {
@@ -450,7 +450,7 @@ fn place_waits(fills: &mut [Fill], barriers: &[Part], ring: &Ring) -> Found<()> 
 }
 
 /// Whether no multiplication of what is loaded is limited by the loads.
-fn feeds_enough(kernel: &Kernel, loads: &[[Part; 2]]) -> bool {
+fn feeds_tensor_cores(kernel: &Kernel, loads: &[[Part; 2]]) -> bool {
     let mut enough = true;
     kernel.for_each_op(&mut |op| {
         if let OpKind::Wgmma { b, .. } = &kernel.ops[op].kind
@@ -605,7 +605,7 @@ fn last_waits(kernel: &mut Kernel, at: Region, found: &Drain, ends: &[Value], lo
     found.words.iter().map(|word| word.phases[1]).collect()
 }
 
-/// The barrier of a wait of the tile's end, and who waits.
+/// The barrier of a wait of the tile's end, and which warps wait.
 fn a_wait(kernel: &Kernel, found: &Drain, of: Alloc) -> (RefUse, Loc) {
     let mut wait = None;
     for waits in &found.waits {

@@ -15,11 +15,11 @@
 //!                                       if any tile { epilogue of kept }
 //! ```
 //!
-//! The epilogue may be late because nobody looks: it only writes shared memory that nothing else touches, and copies it to an
+//! The epilogue may be late because nothing observes it: it only writes shared memory that nothing else touches, and copies it to an
 //! output that nothing else touches. Empty groups that the steps commit in between make its waits for older copies stricter,
-//! never weaker. What it adds it may load, from inputs, which nobody writes, or copy into such memory and wait for on barriers
+//! never weaker. What it adds it may load, from inputs, which are never written, or copy into such memory and wait for on barriers
 //! that nothing else touches: their phases are a *chain*, which goes from one epilogue to the next and not through tiles. A
-//! part ends with such a copy, too, so that a step goes by until the copy is waited for. Steps may be
+//! part ends with such a copy, too, so that a step passes until the copy is waited for. Steps may be
 //! written out, some or all of them: wherever products are in flight there is a place for a part, and loops are unrolled for as many parts
 //! as are left.
 //!
@@ -273,7 +273,7 @@ fn parts(
     if !chains.iter().zip(&now).all(is_carried) {
         return Err("the next tile takes something from the epilogue");
     }
-    // Phases are used by the waits that follow each other, and by nobody else.
+    // Phases are used by the waits that follow each other, and by nothing else.
     let is_phases = |v: Value| before.iter().any(|now| now.contains(&v));
     let uses = kernel.use_counts();
     if before.iter().flatten().any(|v| uses[*v] != 1) {

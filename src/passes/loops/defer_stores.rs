@@ -1,7 +1,7 @@
 //! Stores a finished tile when the copies for the next one are under way.
 //!
-//! A warpgroup that loads what it multiplies itself asks for a tile's first operands, waits for them, multiplies, and stores the tile:
-//! while it stores, nothing is being loaded. Here the tile stays in its registers until the next one's first copies are asked for; the
+//! A warpgroup that loads what it multiplies itself issues loads of a tile's first operands, waits, multiplies, and stores the tile:
+//! while it stores, nothing is being loaded. Here the tile stays in its registers until the next one's first copies are issued; the
 //! last one is stored behind the loop:
 //!
 //! ```text
@@ -14,13 +14,13 @@
 //!                                       if any tile { epilogue of kept }
 //! ```
 //!
-//! So the epilogue of a tile and the beginning of the next change places, which nobody sees:
+//! So the epilogue of a tile and the beginning of the next change places, which is unobservable:
 //! * the epilogue writes memory that nothing else in the kernel touches, and reads that and what nothing else writes; it arrives nowhere and
 //!   waits only for its own copies; what it allocates lives as long as the loop;
 //! * the beginning is scalars, loads, and copies that end with a barrier's phase: it ends no group of copies, and waits for nothing;
 //! * the epilogue's waits, which are for all groups of copies, guard nothing of the beginning's: no copy out of shared memory by anything else
 //!   in the kernel touches what the beginning does;
-//! * the warpgroup is alone in its block, and the block in its cluster: a copy's phase tells other warpgroups what was done before it, the
+//! * the warpgroup is alone in its block, and the block in its cluster: a copy's phase orders what was done before it before other warpgroups, the
 //!   epilogue before it among that.
 //!
 //! What the epilogue takes is carried to it. In registers it takes the room of the accumulator, which the next tile needs only
@@ -201,12 +201,12 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Tile>> {
             "something else in the kernel uses the memory that the epilogue writes, or it is a part of a union",
         );
     }
-    if copies_meet(kernel, &inside, &begins_with) {
+    if copies_overlap(kernel, &inside, &begins_with) {
         return Err(
             "the epilogue may wait for copies that something else began, of memory that the next tile's copies touch",
         );
     }
-    if !fits_apart(kernel) {
+    if !fits_without_reuse(kernel) {
         return Err("the epilogue's shared memory and the operands' do not fit side by side");
     }
 
@@ -359,21 +359,21 @@ fn touched(kernel: &Kernel, ops: impl Iterator<Item = Op>) -> FxHashSet<Alloc> {
 }
 
 /// Whether copies in groups that are none of `ops` touch the memory.
-fn copies_meet(kernel: &Kernel, ops: &FxHashSet<Op>, memory: &FxHashSet<Alloc>) -> bool {
-    let mut meet = false;
+fn copies_overlap(kernel: &Kernel, ops: &FxHashSet<Op>, memory: &FxHashSet<Alloc>) -> bool {
+    let mut overlap = false;
     kernel.for_each_op(&mut |op| {
         if !ops.contains(&op) {
             let mut effects = effects::of(&kernel.ops[op].kind).into_iter();
-            meet |= effects.any(|e| {
+            overlap |= effects.any(|e| {
                 e.completion == effects::Completion::StoreGroup && memory.contains(&effects::root(kernel, e.alloc))
             });
         }
     });
-    meet
+    overlap
 }
 
 /// Whether everything fits into shared memory with no byte used twice.
-fn fits_apart(kernel: &Kernel) -> bool {
+fn fits_without_reuse(kernel: &Kernel) -> bool {
     let bytes = |data: &AllocData| match &data.kind {
         AllocKind::Smem { dtype, .. } if data.within.is_none() => dtype.bytes(data.shape.iter().product()),
         AllocKind::SmemUnion => data.shape.iter().try_fold(1u64, |a, b| a.checked_mul(*b)),

@@ -2,7 +2,7 @@
 //!
 //! A load leaves a loop where it reads one element of an input at a constant place inside of it: nothing writes inputs while a
 //! kernel runs, so every execution finds the same, and where none happens an early one does no harm. (A kernel that waits for the
-//! one before it to end stays as it is: until then somebody may write.) Pure scalars that follow from such loads go with them.
+//! one before it to end stays as it is: until then inputs may be written.) Pure scalars that follow from such loads go with them.
 //!
 //! What leaves a loop and is used in it takes a register all along. The words that cross a loop's border so are counted; while they
 //! are more than the loop's warpgroup has left beside its accumulators, what gains least by leaving stays, the loads last.
@@ -62,7 +62,7 @@ struct Item {
     op: Option<Op>,
     uses: Vec<Value>,
     inside: Option<usize>,
-    /// In a warp region, whose values mean nothing outside of it.
+    /// In a warp region: its values mean nothing outside.
     of_warp: bool,
     /// May leave, given that its operands do.
     candidate: bool,
@@ -303,7 +303,7 @@ fn budget(kernel: &Kernel, l: &Loop) -> u64 {
     l.registers.saturating_sub(used).min(MOST)
 }
 
-/// Puts every op that leaves loops in front of the outermost of them.
+/// Moves every op that leaves loops in front of the outermost of them.
 fn apply(kernel: &mut Kernel, found: &Found, levels: &Levels) {
     let mut moved: SecondaryMap<Op, bool> = SecondaryMap::new();
     let mut before: SecondaryMap<Op, Vec<Op>> = SecondaryMap::new();

@@ -8,8 +8,8 @@
 //!                                if l < u { tail(kept) }
 //! ```
 //!
-//! What the tail takes from its iteration is carried to the next one. What tails hand on from one to the next, and nobody else looks at, is a
-//! [`Chain`]. Which tail, and to which places, is the pass's to say; whether nobody sees that it is late, [`motion`](crate::kernel_ir::motion).
+//! What the tail takes from its iteration is carried to the next one. What tails hand on from one to the next, and nothing else uses, is a
+//! [`Chain`]. Which tail, and to which places, the pass decides; whether that is observable, [`motion`](crate::kernel_ir::motion).
 use crate::error::Loc;
 use crate::kernel_ir::rewrite::{Substitution, append_compare, append_copies, append_if, carry};
 use crate::kernel_ir::*;

@@ -9,8 +9,8 @@
 //!   yield y                                  result = acc_read
 //! ```
 //!
-//! Nobody else uses the array, before or behind the products, so that it is the accumulator all along: what is done to accumulators
-//! ([`crate::plan::parked`]) need not know of arrays.
+//! Nothing else uses the array, before or behind the products, so that it is the accumulator all along: what handles accumulators
+//! ([`crate::plan::parked`]) need not handle arrays.
 use crate::error::Result;
 use crate::kernel_ir::rewrite::{Substitution, regions_of};
 use crate::kernel_ir::*;
@@ -81,7 +81,7 @@ fn find(kernel: &Kernel, op: Op) -> Vec<Carry> {
     params[1..].iter().enumerate().filter_map(carry).collect()
 }
 
-/// The read at which an accumulator's way through a body ends; nobody else uses it on the way.
+/// The read at which an accumulator's way through a body ends; nothing else uses it on the way.
 fn end(kernel: &Kernel, ops: &[Op], uses: &SecondaryMap<Value, u32>, from: Value) -> Option<Op> {
     let mut v = from;
     for &op in ops {

@@ -123,7 +123,7 @@ mod tests {
         n
     }
 
-    /// `acc + x @ xᵀ` of such `x`, stored; and the product too, if asked for.
+    /// `acc + x @ xᵀ` of such `x`, stored; and the product too, if it is used.
     fn kernel(x: DType, is_used: bool, accumulate: bool) -> Kernel {
         let mut b = KernelBuilder::new();
         let dtype = DotArithmetic::TensorCore.result(x).unwrap();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_product_that_somebody_else_needs_stays() {
+    fn a_product_with_other_users_stays() {
         assert_eq!(sums(&kernel(DType::F16, true, true)), 1);
     }
 }

@@ -21,10 +21,10 @@
 //! * **A wgmma** moves up behind an older one, over four at most. With it move the pure ops that it needs, and to before the older
 //!   one the start of its accumulator; nothing else may it need from in between. In between nothing writes memory that it reads,
 //!   and nothing *acquires*: no wait for a barrier, no fence, no commit, nothing with regions. Arrivals and ends of groups of copies
-//!   may be there: they tell others what came before them, and nobody goes by when a wgmma begins. No count behind the run may go
-//!   by the order of those that change places: they are all done at its end.
+//!   may be there: they release what came before them, and no thread relies on when a wgmma begins. No count behind the run may rely
+//!   on the order of those that change places: they are all done at its end.
 //! * **An arrival** that waits for a product moves down behind the next wgmma, with the arrivals in between, so that they keep
-//!   their order. Who arrives late makes others wait, and waits for nobody meanwhile: in between are only pure ops, ops on
+//!   their order. A late arrival makes others wait, so nothing in between may wait: there are only pure ops, ops on
 //!   accumulators and loads. What is computed in between makes it late, so a later arrival of the run must follow: of what the
 //!   run releases, the last is not released later.
 //! * **A load** from shared memory moves up over the wait in front of it (the assembler's loads do not cross one), with the
@@ -134,7 +134,7 @@ struct Search<'a> {
     kernel: &'a Kernel,
     run: &'a Run,
     around: &'a Around,
-    /// What each op uses and makes, by who holds it.
+    /// What each op uses and makes, by its registers.
     touched: FxHashMap<Op, [Vec<Value>; 2]>,
     /// Holders of what is alive from outside, all along, and of what is used behind the run.
     alive: FxHashSet<Value>,
@@ -276,7 +276,7 @@ impl Search<'_> {
         if computes && late.any(|op| self.is_arrival(*op)) && !order[to..].iter().any(|op| self.is_arrival(*op)) {
             return None;
         }
-        // The assembler lets nobody write an accumulator's registers while a wgmma runs; the rest is computed beside it.
+        // The assembler lets nothing write an accumulator's registers while a wgmma runs; the rest is computed beside it.
         let mut first: Vec<Op> = vec![];
         for &start in needed.iter().filter(is_start) {
             first.extend(self.needed(&needed, start, &movable)?);

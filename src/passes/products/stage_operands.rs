@@ -10,7 +10,7 @@
 //!
 //! The first part is the largest power of two that is no more than half of K. A product takes all of its left operand's registers when it
 //! begins, so the tensor cores wait for as long as threads convert. The sums keep their order. Nothing between the load and the product
-//! writes what is loaded, or tells anybody that it may be written ([`Loads`]).
+//! writes what is loaded, or allows others to write it ([`Loads`]).
 //! Where the accumulator does not fit into registers one product stays one ([`fits`]).
 //! JAX's matmul of i8 and bf16 on an H200, 128 × 128 and 64 × 128 a warpgroup: in two parts 0.945 and 0.970 of the time in one, in four
 //! 0.943 and 0.970, in as many as there are instructions 0.98.
@@ -41,7 +41,7 @@ pub fn run(kernel: &mut Kernel) -> Result<()> {
         let mut loads = Loads::default();
         for op in std::mem::take(&mut kernel.regions[region].ops) {
             let kind = &kernel.ops[op].kind;
-            // Products write no memory, and their start tells nobody anything.
+            // Products write no memory, and their start orders nothing.
             if !matches!(kind.class(), class::Class::Accumulator) {
                 loads.pass(kernel, op);
             }
@@ -131,7 +131,7 @@ mod tests {
         Short,
         /// An accumulator of 256 words a thread.
         Wide,
-        /// Somebody else wants all of it.
+        /// All of it has another use.
         Shared,
         /// It is overwritten between the load and the product.
         Overwritten,

@@ -1,4 +1,4 @@
-//! Which groups of wgmma must be done at each op of a straight run of ops, and the fewest waits that say so.
+//! Which groups of wgmma must be done at each op of a straight run of ops, and the fewest waits that ensure it.
 //!
 //! Groups complete in the order in which they are issued, so what is done at a point is all groups before some number. The run's
 //! own are 0, 1, …; those that were issued before it are −1, −2, …, the youngest first. `wgmma_wait n` behind k issued groups
@@ -7,10 +7,10 @@
 //! An op *needs* a group if the group was done where the op stood, and the op
 //! * takes the group's accumulator;
 //! * writes memory that the group reads;
-//! * orders, tells others, waits, looks at what others do, or has regions: then whatever was done may be what others, or what
-//!   follows, go by, and all of it is needed. So it is at the run's end.
+//! * orders, releases, waits, reads what others do, or has regions: then whatever was done may be what others, or what
+//!   follows, rely on, and all of it is needed. So it is at the run's end.
 //!
-//! No other op can tell whether a group is done. Where ops and waits change places, every op still finds done what it needs.
+//! No other op observes whether a group is done. Where ops and waits change places, every op still finds done what it needs.
 use crate::kernel_ir::class::Class;
 use crate::kernel_ir::*;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -165,7 +165,7 @@ impl Run {
         self.groups.contains_key(&op)
     }
 
-    /// Whether the groups from `first` to `second` are done where the run ends: no count behind it goes by their order.
+    /// Whether the groups from `first` to `second` are done where the run ends: no count behind it relies on their order.
     pub fn may_swap(&self, first: Op, second: Op) -> bool {
         let [from, to] = [self.groups[&first], self.groups[&second]];
         self.end.own.contains(&from) && self.end.own.contains(&to)
@@ -207,7 +207,7 @@ impl Run {
         out
     }
 
-    /// The ops with their waits. Values of accumulators that others know from here on: the old ones, and what they are now.
+    /// The ops with their waits. New names of accumulators from here on: the old values, and what they are now.
     pub fn write(
         &self,
         kernel: &mut Kernel,

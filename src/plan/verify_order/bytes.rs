@@ -79,7 +79,7 @@ struct Span {
 
 type Spans = SmallVec<[Span; 4]>;
 
-/// A dimension of a view: which of the allocation's it is, its size, and how far apart its elements are; 0: that is not known.
+/// A dimension of a view: which of the allocation's it is, its size, and its elements' stride; 0: not known.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     dim: usize,
@@ -97,7 +97,7 @@ impl Span {
     }
 }
 
-/// Runs of bytes may be too many to be told apart where dimensions are not.
+/// Runs of bytes may be too many to be compared where dimensions are not.
 fn are_disjoint(a: Option<&Spans>, b: Option<&Spans>) -> bool {
     a.zip(b)
         .is_some_and(|(a, b)| a.iter().zip(b).any(|(p, q)| p.is_disjoint(q)))
@@ -201,17 +201,17 @@ impl Bytes {
         // Swizzles move bytes within lines; two views through one swizzle are moved alike.
         let lines = x.alloc != y.alloc && (x.swizzled || y.swizzled);
         let disjoint = || x.alloc == y.alloc && are_disjoint(x.spans.as_ref(), y.spans.as_ref());
-        meet(&x.ranges, &y.ranges, lines) && !disjoint()
+        overlaps(&x.ranges, &y.ranges, lines) && !disjoint()
     }
 
-    /// Whether equal layouts through these views put the same bytes in the same lanes, or none in common.
+    /// Whether equal layouts through these views give each lane the same bytes, or disjoint ones.
     pub fn same_pattern(&self, a: FootprintId, b: FootprintId) -> bool {
         self.get(a).alloc == self.get(b).alloc && self.get(a).pattern == self.get(b).pattern
     }
 
-    /// Whether what warp `p` touches of `a`, holding it as `x` is laid out, meets what warp `q` touches of `b`. A view that nothing is known of
-    /// is touched as a whole by every warp.
-    pub fn warps_meet(
+    /// Whether what warp `p` touches of `a`, holding it as `x` is laid out, overlaps what warp `q` touches of `b`. An unknown view
+    /// counts as touched whole by every warp.
+    pub fn warps_overlap(
         &mut self,
         assignment: &Assignment,
         (a, x, p): (FootprintId, Option<Value>, usize),
@@ -235,7 +235,7 @@ impl Bytes {
             let spans = |footprint, layout: Option<u32>, warp| self.spans_of_warp(footprint, layout, warp);
             f.alloc == g.alloc && are_disjoint(spans(f, x, p).as_ref(), spans(g, y, q).as_ref())
         };
-        meet(part(a, x, p), part(b, y, q), lines) && !disjoint()
+        overlaps(part(a, x, p), part(b, y, q), lines) && !disjoint()
     }
 
     /// The positions in each dimension of the allocation that a warp touches of a footprint.
@@ -344,7 +344,7 @@ pub fn has_owners(layout: &RegisterLayout) -> bool {
     layout.replicated_bits() == 0 && !layout.is_constant_somewhere()
 }
 
-fn meet(a: &[(u64, u64)], b: &[(u64, u64)], lines: bool) -> bool {
+fn overlaps(a: &[(u64, u64)], b: &[(u64, u64)], lines: bool) -> bool {
     let wide = |&(start, end): &(u64, u64)| {
         if lines {
             (start & !127, end.next_multiple_of(128))
@@ -451,7 +451,7 @@ struct Walker<'a, 'b> {
     pattern: Vec<i64>,
     /// Which of the possible positions to take, as one number; none: all of them.
     choice: Option<u64>,
-    /// The combinations of positions met so far.
+    /// The combinations of positions so far.
     ways: u64,
 }
 

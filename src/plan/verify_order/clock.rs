@@ -27,9 +27,9 @@ struct Fences {
     /// Each warp's last one, and the barrier before that.
     last: [Moment; 4],
     joined: [Moment; 4],
-    /// Up to when everybody is behind a fence that is behind a warp's accesses.
+    /// Up to when all warps are behind a fence that is behind a warp's accesses.
     announced: [Moment; 4],
-    /// The last that the kernel itself has asked for.
+    /// The last one that the kernel has itself.
     committed: Moment,
 }
 
@@ -49,7 +49,7 @@ impl Clock {
             .chain(fences.flat_map(of))
     }
 
-    /// All four warps meet. `block`: with those of the other warpgroups.
+    /// A barrier of all four warps. `block`: with those of the other warpgroups.
     pub fn join(&mut self, block: bool) {
         self.joined = self.now;
         if block {
@@ -63,7 +63,7 @@ impl Clock {
         }
     }
 
-    /// These warps announce to the async proxy what they are behind of. `commits`: as the kernel says.
+    /// These warps order what they are behind of before the async proxy. `commits`: by an op of the kernel.
     pub fn fence(&mut self, space: Space, warps: Behind, commits: bool) {
         let (now, joined) = (self.now, self.joined);
         let fences = match space {
@@ -79,7 +79,7 @@ impl Clock {
         }
     }
 
-    /// Who is behind what these warps have been behind since then.
+    /// The warps that are behind what these warps have been behind since then.
     pub fn spread(&self, own: Behind, since: Moment) -> Behind {
         if own & ALL_WARPS == 0 {
             own

@@ -1,5 +1,5 @@
 //! Scalar evolution: by how much the numbers of a loop change from one turn of its rings to the next, and for how many turns to come
-//! whatever is decided by them is decided alike.
+//! every decision by them is the same.
 use super::scalars::{Applied, Val};
 use crate::dtype::DType;
 use crate::kernel_ir::{BinaryOp, Facts, Value};
@@ -22,7 +22,7 @@ pub struct Evolution {
     changes: SecondaryMap<Value, Option<Change>>,
     /// Symbols from this number on are new in each turn.
     fresh: u32,
-    /// Further turns in which each result is what its operands' changes say.
+    /// Further turns in which each result follows from its operands' changes.
     pub turns: u64,
 }
 

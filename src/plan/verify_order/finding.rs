@@ -3,10 +3,10 @@ use crate::error::Loc;
 use crate::kernel_ir::Op;
 use std::fmt;
 
-/// Who has to mend it.
+/// Where it has to be mended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Fault {
-    /// The order follows from the program's order, which is the compiler's business.
+    /// The order follows from the program's order, which the compiler has to keep.
     Compiler,
     /// An asynchronous operation that the kernel itself has to announce (`commit_smem`) or to wait for.
     User,
@@ -52,7 +52,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All that a check says.
+/// All that a check reports.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// One for each pair of ops and kind of fault.

@@ -1,9 +1,9 @@
 //! What happened before what, on one path of one warpgroup.
 //!
-//! Of each access that somebody may yet collide with it is known which warps' *present* lies behind it. A barrier adds its warps to
+//! Of each access that a later one may yet race with, it has which warps' *present* lies behind it. A barrier adds its warps to
 //! those of every access that one of them is behind ([`clock`](super::clock)); nothing else moves order from warp to warp. An
-//! asynchronous access is an actor of its own: nobody is behind it before a wait that covers it, and then those who waited. A wait for a bulk load
-//! into a slot says besides that what came before that load is over ([`refills`](crate::plan::refills)).
+//! asynchronous access is an actor of its own: no warp is behind it before a wait that covers it, and then those that waited. A wait for a bulk load
+//! into a slot also orders what came before that load ([`refills`](crate::plan::refills)).
 //!
 //! Assumed of the machine: the accesses that one warp makes to one address happen in the order of its program, whichever of
 //! its lanes make them. PTX promises that for one lane; shared memory serves a warp's instructions in order, which `stmatrix`
@@ -21,7 +21,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::hash::BuildHasher;
 
-/// What an access does, and through which door.
+/// What an access does, and through which proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum What {
     Read,
@@ -64,12 +64,12 @@ impl What {
     }
 }
 
-/// Who executes an op.
+/// The executor of an op.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Actor {
     /// The warps that are here: all four, one in a warp region, the first in a feeding loop.
     pub warps: Behind,
-    /// The warp region's number, if this is one: its warps run apart, and only their own accesses are in program order.
+    /// The warp region's number, if this is one: its warps diverge, and only their own accesses are in program order.
     pub warp_region: Option<u32>,
 }
 
@@ -95,8 +95,8 @@ pub struct BarrierKey {
 impl BarrierKey {
     /// Whether the two may be one barrier.
     pub fn may_be(self, other: BarrierKey) -> bool {
-        let apart = matches!((self.index, other.index), (Val::Int(a), Val::Int(b)) if a != b);
-        self.alloc == other.alloc && !apart
+        let distinct = matches!((self.index, other.index), (Val::Int(a), Val::Int(b)) if a != b);
+        self.alloc == other.alloc && !distinct
     }
 }
 
@@ -114,12 +114,12 @@ struct Mma {
     turns: u64,
 }
 
-/// Of a ring, as far as its loads are issued by others: what a wait for a phase of `full[i]` says of slot `i`.
+/// Of a ring, as far as its loads are issued by others: what a wait for a phase of `full[i]` orders in slot `i`.
 #[derive(Default)]
 struct Rings {
     /// What each phase of a barrier refills a slot of.
     refills: SecondaryMap<Alloc, Vec<Alloc>>,
-    /// How often this warpgroup has told others of something, and been told since.
+    /// How often this warpgroup has released anything, and acquired since.
     exchange: u32,
     released: bool,
     /// The exchange in which each slot's refill was last waited for.
@@ -178,8 +178,8 @@ pub struct History<'a> {
     memory: Memory<'a>,
     /// What [`Live::near`] has found.
     near: Vec<u32>,
-    /// The block has met since anything else happened.
-    met: bool,
+    /// Nothing has happened since the last barrier of the block.
+    converged: bool,
     automatic: bool,
     /// Where the path began, and the turns that it has taken to where it is.
     start: Start,
@@ -187,7 +187,7 @@ pub struct History<'a> {
     pub findings: Vec<Finding>,
 }
 
-/// Who walks: a warpgroup of the first or of the last block.
+/// The walker: a warpgroup of the first or of the last block.
 #[derive(Clone, Copy, Default)]
 pub struct Start {
     pub warpgroup: u32,
@@ -215,7 +215,7 @@ pub struct State {
     released: bool,
     /// The slots whose refill was waited for in this exchange.
     filled: FxHashSet<(Alloc, Val)>,
-    met: bool,
+    converged: bool,
 }
 
 /// Where each number is among all of them.
@@ -260,7 +260,7 @@ impl<'a> History<'a> {
             lives: SecondaryMap::new(),
             memory: Memory { kernel, copied, reuse },
             near: vec![],
-            met: false,
+            converged: false,
             automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
             start: Start::default(),
             turns: vec![],
@@ -280,7 +280,7 @@ impl<'a> History<'a> {
         self.bulk_groups = [[0; 4]; 2];
         self.mmas.clear();
         self.lives.clear();
-        self.met = false;
+        self.converged = false;
         self.start = start;
         self.turns.clear();
     }
@@ -289,7 +289,7 @@ impl<'a> History<'a> {
         self.lives[self.memory.root(alloc)]
     }
 
-    /// What decides about what follows, by who walks.
+    /// What decides about what follows, by the walker.
     pub fn state(&mut self, actor: Actor) -> State {
         let mut accesses = self.live.listed(|x| self.memory.is_over(&self.bytes, &self.clock, x));
         let mut waited = self.waited.clone();
@@ -334,15 +334,15 @@ impl<'a> History<'a> {
                 .filter(|(_, exchange)| **exchange == self.rings.exchange)
                 .map(|(slot, _)| *slot)
                 .collect(),
-            met: self.met,
+            converged: self.converged,
         }
     }
 
     // ------------------------------------------------------------ order
 
-    /// All of these warps have met. `block`: with those of the other warpgroups.
+    /// A barrier of all of these warps. `block`: with those of the other warpgroups.
     pub fn join(&mut self, actor: Actor, block: bool) {
-        self.met = block;
+        self.converged = block;
         if !actor.is_whole() {
             return;
         }
@@ -356,20 +356,20 @@ impl<'a> History<'a> {
         }
     }
 
-    /// These warps announce to the async proxy what they are behind of in this memory. `commits`: as the kernel says.
+    /// These warps order what they are behind of in this memory before the async proxy. `commits`: by an op of the kernel.
     pub fn fence(&mut self, actor: Actor, space: Space, commits: bool) {
-        self.met = false;
+        self.converged = false;
         self.clock.fence(space, actor.warps, commits);
     }
 
-    /// The group of bulk stores that who issues them has open.
+    /// The open group of bulk stores of their issuer.
     fn bulk_group(&mut self, actor: Actor) -> &mut u32 {
         let issuer = actor.warps.trailing_zeros() as usize;
         &mut self.bulk_groups[usize::from(actor.warp_region.is_some())][issuer]
     }
 
     pub fn commit_group(&mut self, actor: Actor) {
-        self.met = false;
+        self.converged = false;
         *self.bulk_group(actor) += 1;
     }
 
@@ -384,7 +384,7 @@ impl<'a> History<'a> {
     }
 
     pub fn wait_bulk_stores(&mut self, actor: Actor, n: u32, scope: WaitScope) {
-        self.met = false;
+        self.converged = false;
         let now = self.clock.tick();
         let groups = self.bulk_groups;
         self.live.wait_stores(actor, now, |access, issuer, group| {
@@ -408,7 +408,7 @@ impl<'a> History<'a> {
     }
 
     pub fn wait_mma(&mut self, actor: Actor, n: u32) {
-        self.met = false;
+        self.converged = false;
         let now = self.clock.tick();
         self.live
             .wait_mmas(actor, now, (self.mmas.len() as u32).saturating_sub(n));
@@ -416,8 +416,8 @@ impl<'a> History<'a> {
 
     /// Each of these warps has waited for an mbarrier.
     pub fn wait_barrier(&mut self, op: Op, actor: Actor, key: BarrierKey) {
-        self.met = false;
-        self.others_have_waited(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
+        self.converged = false;
+        self.require_waits_of_others(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
         let now = self.clock.tick();
         self.live.wait_loads(key, actor, now);
         self.acquire();
@@ -433,12 +433,12 @@ impl<'a> History<'a> {
 
     /// Each of these warps arrives on an mbarrier: in no phase that one of them alone has yet to see.
     pub fn arrive(&mut self, op: Op, actor: Actor, key: BarrierKey) {
-        self.others_have_waited(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
+        self.require_waits_of_others(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
     }
 
     /// These warps have waited for a semaphore.
     pub fn wait_semaphore(&mut self, op: Op, actor: Actor) {
-        self.met = false;
+        self.converged = false;
         self.acquire();
         if !actor.is_whole() {
             self.add_wait(op, actor, None);
@@ -454,19 +454,19 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Others may learn from here on of what came before.
+    /// What came before may be ordered before what others do from here on.
     pub fn release(&mut self) {
         self.rings.released = true;
     }
 
-    /// Others have told what they know.
+    /// What others are behind of is ordered before what follows.
     pub fn acquire(&mut self) {
         if self.rings.released {
             self.exchange();
         }
     }
 
-    /// Others may have learnt of everything, and told of whatever followed.
+    /// A release of everything, and an acquire of whatever followed from it.
     pub fn exchange(&mut self) {
         self.rings.released = false;
         self.rings.exchange += 1;
@@ -475,12 +475,12 @@ impl<'a> History<'a> {
     // ------------------------------------------------------------ control
 
     /// A scope begins: its allocations are new memory.
-    pub fn enter(&mut self, op: Op, allocs: &[Alloc], must_meet: bool) {
+    pub fn enter(&mut self, op: Op, allocs: &[Alloc], must_converge: bool) {
         for alloc in allocs {
             self.lives[*alloc] += 1;
         }
-        if must_meet && !self.met {
-            let text = "a collective scope begins before all warpgroups of the block have met";
+        if must_converge && !self.converged {
+            let text = "a collective scope begins without a barrier of all warpgroups of the block before it";
             self.report(
                 Fault::Compiler,
                 Missing::BlockBarrier,
@@ -510,16 +510,16 @@ impl<'a> History<'a> {
         false
     }
 
-    /// One warp speaks for its warpgroup: what the others did must be behind it.
+    /// One warp releases for its warpgroup: what the others did must be behind it.
     pub fn releases_for_all(&mut self, op: Op, actor: Actor) {
-        self.met = false;
+        self.converged = false;
         self.release();
         if actor.is_whole() || !self.automatic {
             return;
         }
         let mut found = vec![];
         for x in self.live.since_barrier() {
-            let apart = x.actor.warp_region.is_some() && x.actor.warp_region == actor.warp_region;
+            let divergent = x.actor.warp_region.is_some() && x.actor.warp_region == actor.warp_region;
             let footprint = self.bytes.get(x.footprint);
             let counts = match footprint.space {
                 Space::Shared => !matches!(x.what, What::LoadWrite | What::LoadRead),
@@ -530,7 +530,7 @@ impl<'a> History<'a> {
                 let started = !x.what.is_asynchronous() || behind & ALL_WARPS != 0;
                 x.actor.warps >> a & 1 == 1 && started && behind & actor.warps == 0
             });
-            if let Some(a) = lacks.filter(|_| counts && !apart) {
+            if let Some(a) = lacks.filter(|_| counts && !divergent) {
                 let text = format!(
                     "{} announces, for its whole warpgroup, that {} are free or ready, which warp {a} {} at {}",
                     names(actor.warps),
@@ -564,7 +564,7 @@ impl<'a> History<'a> {
         self.add(op, actor, what, footprint, value, Completion::Done, slot);
     }
 
-    /// A bulk load begins. `device`: none where nobody writes.
+    /// A bulk load begins. `device`: none where nothing is written.
     pub fn load(
         &mut self,
         op: Op,
@@ -574,13 +574,13 @@ impl<'a> History<'a> {
         barrier: Option<BarrierKey>,
     ) {
         let issuer = actor.leader();
-        self.met = false;
+        self.converged = false;
         self.waits_are_over(op, issuer);
         let parts = [(What::LoadRead, device), (What::LoadWrite, Some(shared))];
         for (what, footprint) in parts.iter().filter_map(|&(what, footprint)| Some((what, footprint?))) {
             self.check(op, issuer, what, footprint, None);
         }
-        // Who waits for a load without a barrier is not looked at: nobody is known to be behind it.
+        // Waits for a load without a barrier are not followed: no warp counts as behind it.
         let Some(barrier) = barrier else { return };
         self.release();
         for (what, footprint) in parts.iter().filter_map(|&(what, footprint)| Some((what, footprint?))) {
@@ -642,10 +642,10 @@ impl<'a> History<'a> {
         completion: Completion,
         slot: Option<(Alloc, Val)>,
     ) {
-        self.met = false;
+        self.converged = false;
         let life = self.life(self.bytes.get(footprint).alloc);
         let layout = value.and_then(|v| self.bytes.layout(self.assignment, v));
-        // Within the exchange in which the slot's refill was waited for, nobody can have been told of the next one.
+        // Within the exchange in which the slot's refill was waited for, the next one cannot have been acquired.
         let before_refill = slot.filter(|slot| self.rings.filled.get(slot) == Some(&self.rings.exchange));
         let now = self.clock.tick();
         let access = (op, what, footprint, value);
@@ -662,7 +662,7 @@ impl<'a> History<'a> {
         let late = self.all_waited.zip(late);
         if let Some((wait, late)) = late {
             let text = format!(
-                "{} at {} may complete a phase that warp {late} still has to see at {}: that warp then waits for ever",
+                "{} at {} may complete a phase that warp {late} still has to see at {}: that warp then hangs",
                 names(issuer.warps),
                 self.name(op),
                 self.name(wait),
@@ -673,14 +673,14 @@ impl<'a> History<'a> {
     }
 
     /// A wait that one warp made for its warpgroup: the others are to be ordered behind it.
-    fn others_have_waited(&mut self, op: Op, actor: Actor, of: impl Fn(&Waited) -> bool) {
+    fn require_waits_of_others(&mut self, op: Op, actor: Actor, of: impl Fn(&Waited) -> bool) {
         if !self.automatic {
             return;
         }
         let missed = self.waited.iter().find_map(|w| {
-            let apart = w.actor.warp_region.is_some() && w.actor.warp_region == actor.warp_region;
+            let divergent = w.actor.warp_region.is_some() && w.actor.warp_region == actor.warp_region;
             let late = actor.warps & !w.actor.warps;
-            (!apart && late != 0 && of(w)).then_some((w.op, w.actor.warps, late))
+            (!divergent && late != 0 && of(w)).then_some((w.op, w.actor.warps, late))
         });
         if let Some((wait, who, late)) = missed {
             let text = format!(
@@ -698,7 +698,7 @@ impl<'a> History<'a> {
     /// Everything earlier that this access collides with and that nothing orders before it.
     fn check(&mut self, op: Op, actor: Actor, what: What, footprint: FootprintId, value: Option<Value>) {
         let space = self.bytes.get(footprint).space;
-        self.others_have_waited(op, actor, |_| true);
+        self.require_waits_of_others(op, actor, |_| true);
         let mut found = vec![];
         let mut near = std::mem::take(&mut self.near);
         let is_over = |x: &Access| self.memory.is_over(&self.bytes, &self.clock, x);
@@ -739,7 +739,7 @@ impl<'a> History<'a> {
         footprint: FootprintId,
         value: Option<Value>,
     ) -> Option<(Fault, Missing, String)> {
-        // Warps of one region run apart: only what one of them does is in order.
+        // Warps of one region diverge: only what one of them does is in order.
         if old.actor.warp_region.is_some()
             && old.actor.warp_region == actor.warp_region
             && old.actor.warps & actor.warps == 0
@@ -751,7 +751,7 @@ impl<'a> History<'a> {
         let reused = space == Space::Shared
             && (self.memory.root(old_alloc) != self.memory.root(alloc) || old.life != self.life(alloc));
         if reused && !what.writes() {
-            return None; // what was there before a scope began is nobody's
+            return None; // what was there before a scope began is undefined
         }
         let before = |this: &Self| {
             let place = this.bytes.get(footprint).text(this.kernel);
@@ -779,7 +779,7 @@ impl<'a> History<'a> {
             ));
         }
         if old.waited_in.is_some() && old.waited_in == actor.warp_region {
-            return None; // one warp of the region would have to tell the other
+            return None; // one warp of the region would have to release it to the other
         }
         let demanded = self.automatic || reused || old.what == What::StoreRead && what.writes();
         if !demanded {
@@ -789,7 +789,7 @@ impl<'a> History<'a> {
             let all = (0..4usize).flat_map(|a| (0..4usize).map(move |b| (a, b)));
             all.filter(|&(a, b)| old.actor.warps >> a & 1 == 1 && actor.warps >> b & 1 == 1)
         };
-        // A load may still be going on when others learn that it was made: a copy that fills its place needs the fence, too.
+        // A load may still be going on behind a barrier: a copy that fills its place needs the fence, too.
         let matters = old.what.writes() || what == What::LoadWrite && old.what == What::Read;
         let unannounced = what.is_asynchronous() && matters && !old.what.is_asynchronous();
         let is_late = |this: &Self, (a, b): (usize, usize)| old.behind(&this.clock, a) >> b & 1 == 0;
@@ -804,7 +804,7 @@ impl<'a> History<'a> {
         }
         let mut pairs: SmallVec<[(usize, usize); 16]> = pairs().collect();
         if suspicious {
-            pairs = self.owners_meet(old, what, footprint, value, pairs);
+            pairs = self.owners_overlap(old, what, footprint, value, pairs);
         }
         let users_fence = !reused && matches!(what, What::StoreRead | What::MmaRead);
         if let Some(&(a, b)) = pairs.iter().find(|&&pair| is_late(self, pair)) {
@@ -847,7 +847,7 @@ impl<'a> History<'a> {
     }
 
     /// Of these pairs of warps those that touch a common byte, when each lane's part is known.
-    fn owners_meet(
+    fn owners_overlap(
         &mut self,
         old: &Access,
         what: What,
@@ -876,7 +876,7 @@ impl<'a> History<'a> {
         let (bytes, assignment) = (&mut self.bytes, self.assignment);
         pairs
             .into_iter()
-            .filter(|&(a, b)| bytes.warps_meet(assignment, (old.footprint, x, a), (footprint, y, b)))
+            .filter(|&(a, b)| bytes.warps_overlap(assignment, (old.footprint, x, a), (footprint, y, b)))
             .collect()
     }
 
@@ -940,7 +940,7 @@ fn names(warps: Behind) -> String {
         .map(|a: u32| a.to_string())
         .collect();
     match list.len() {
-        0 => "nobody".into(),
+        0 => "no warp".into(),
         1 => format!("warp {}", list[0]),
         _ => format!("warps {}", list.join(", ")),
     }

@@ -1,7 +1,7 @@
 //! Accesses of one path that later ones may collide with, found by the bytes that they touch.
 //!
 //! However long the path, a new access is held against those few that are live in its bytes: each is listed at its footprint, and each
-//! footprint knows those that it overlaps. An access leaves when every warp is behind it, or when a later one stands for it.
+//! footprint lists those that it overlaps. An access leaves when every warp is behind it, or when a later one stands for it.
 use super::bytes::{Bytes, Cell, FootprintId};
 use super::clock::{ALL_WARPS, Behind, Clock, Moment};
 use super::history::{Actor, BarrierKey, What};
@@ -25,7 +25,7 @@ pub enum Completion {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Lists {
     recent: bool,
-    /// Not everybody has waited for it.
+    /// Some warp has not waited for it.
     pub open: bool,
     slot: Option<(Alloc, Val)>,
 }
@@ -36,7 +36,7 @@ pub struct Access {
     pub op: Op,
     pub what: What,
     pub footprint: FootprintId,
-    /// The value whose layout says which warp touches what.
+    /// The value by whose layout each warp touches its part.
     pub value: Option<Value>,
     /// The layout's number.
     layout: Option<u32>,
@@ -45,11 +45,11 @@ pub struct Access {
     pub life: u32,
     pub completion: Completion,
     pub made: Moment,
-    /// For each warp of the actor: who is behind its part by himself, and since when.
+    /// For each warp of the actor: the warps that are behind its part without a barrier, and since when.
     own: [(Behind, Moment); 4],
     /// A refill of its slot that was issued behind it has been waited for.
     pub refilled: bool,
-    /// The warp region in which somebody waited for it, the first to do so.
+    /// The warp region in which a warp waited for it first.
     pub waited_in: Option<u32>,
     gone: bool,
     /// As [`Live::listed`] has seen it.
@@ -57,14 +57,14 @@ pub struct Access {
 }
 
 impl Access {
-    /// Who is behind warp `a`'s part.
+    /// The warps behind warp `a`'s part.
     pub fn behind(&self, clock: &Clock, a: usize) -> Behind {
         let (own, since) = self.own[a];
         let refilled = if self.refilled { ALL_WARPS } else { 0 };
         clock.spread(own, since) | refilled
     }
 
-    /// Who is behind any part.
+    /// The warps behind any part.
     pub fn behind_any(&self, clock: &Clock) -> Behind {
         (0..4).fold(0, |all, a| all | self.behind(clock, a))
     }
@@ -96,7 +96,7 @@ impl Access {
 #[derive(Default)]
 pub struct Live {
     all: Vec<Access>,
-    /// Those that had not gone when somebody last looked, and later ones.
+    /// Those that were live at the last query, and later ones.
     alive: Vec<u32>,
     /// What is live at each footprint.
     at: Vec<Vec<u32>>,
@@ -104,7 +104,7 @@ pub struct Live {
     overlaps: Vec<Vec<FootprintId>>,
     /// Those that are in a cell.
     cells: FxHashMap<Cell, Vec<FootprintId>>,
-    /// Those that not everybody has waited for yet, who issued them.
+    /// Those that some warp has not waited for yet, and their issuers.
     loads: FxHashMap<Alloc, Vec<u32>>,
     stores: Vec<u32>,
     mmas: Vec<u32>,
@@ -232,7 +232,7 @@ impl Live {
         found.sort_unstable();
     }
 
-    /// All live accesses that are not `over`, oldest first; those that are go. Says of each where it is listed.
+    /// All live accesses that are not `over`, oldest first; drops the others.
     pub fn listed(&mut self, over: impl Fn(&Access) -> bool) -> Vec<Access> {
         let all = &mut self.all;
         self.alive.retain(|&i| {
@@ -264,7 +264,7 @@ impl Live {
         self.recent.iter().map(|&i| &all[i as usize])
     }
 
-    /// All warps have met. Of a load, another warpgroup may be the one that waits: who meets that may know (`block`).
+    /// A barrier of all warps. `block`: with the other warpgroups, one of which may have waited for a load.
     pub fn join(&mut self, block: bool, now: Moment) {
         self.recent.clear();
         if block {
@@ -298,7 +298,7 @@ impl Live {
         });
     }
 
-    /// These warps have waited for groups of bulk stores. `covers`: whether the wait says that an access is over.
+    /// These warps have waited for groups of bulk stores. `covers`: whether the wait covers an access.
     pub fn wait_stores(&mut self, actor: Actor, now: Moment, covers: impl Fn(&Access, usize, u32) -> bool) {
         let (all, recent) = (&mut self.all, &mut self.recent);
         self.stores.retain(|&i| {

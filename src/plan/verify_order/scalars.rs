@@ -91,12 +91,12 @@ impl<'a> Scalars<'a> {
         self.evolution = None;
     }
 
-    /// A turn of a loop begins that is to tell of others.
+    /// A turn of a loop begins by which others are to be predicted.
     pub fn watch(&mut self) {
         self.evolution = Some(Evolution::new(self.symbols.len() as u32));
     }
 
-    /// What it tells; none: it was not watched to its end.
+    /// The prediction; none: it was not watched to its end.
     pub fn watched(&mut self) -> Option<Evolution> {
         self.evolution.take()
     }
@@ -117,7 +117,7 @@ impl<'a> Scalars<'a> {
             evolution.set(v, change);
         }
     }
-    /// A new, unknown value each time the op is met.
+    /// A new, unknown value each time the op is walked.
     pub fn forget(&mut self, v: Value) {
         self.values[v] = None;
         if let Some(evolution) = &mut self.evolution {
@@ -300,7 +300,7 @@ fn applied(kernel: &Kernel, kind: &OpKind) -> Option<Applied> {
         Function::MultipleOf { .. } => Some(Applied::Same),
         Function::Unary { op, .. } => Some(Applied::Unary(op)),
         Function::Binary { op, .. } => Some(Applied::Binary(op)),
-        // What a comparison of floats says of equal symbols depends on NaN.
+        // Whether floats compare equal that are equal symbols depends on NaN.
         Function::Compare { op, a, .. } if !kernel.ty(a).dtype().is_float() => Some(Applied::Compare(op)),
         Function::Select { .. } => Some(Applied::Select),
         Function::Clamp { .. } => Some(Applied::Clamp),

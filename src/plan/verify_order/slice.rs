@@ -1,6 +1,6 @@
 //! The part of a kernel that its order depends on.
 //!
-//! A backward slice: the ops that touch memory, wait or meet, the scalars that say where they do and whether, and the control flow
+//! A backward slice: the ops that touch memory, wait or pass a barrier, the scalars that decide where they do and whether, and the control flow
 //! around both. What is left out (arithmetic on data, loops that only compute, arms without accesses) no path goes through, and none
 //! chooses anything there.
 use super::scalars;
@@ -19,9 +19,9 @@ pub struct Slice {
     values: EntitySet<Value>,
     /// Ops that are walked.
     pub len: usize,
-    /// Whether the first block may differ from the last, and warpgroups from each other.
-    pub knows_block: bool,
-    pub knows_warpgroup: bool,
+    /// Whether the block's index is read, and the warpgroup's: blocks and warpgroups may differ then.
+    pub reads_block: bool,
+    pub reads_warpgroup: bool,
 }
 
 impl Slice {
@@ -51,8 +51,8 @@ impl Slice {
             ops: SecondaryMap::with_capacity(kernel.regions.len()),
             values: slicer.values,
             len: 0,
-            knows_block: false,
-            knows_warpgroup: false,
+            reads_block: false,
+            reads_warpgroup: false,
         };
         for region in kernel.live_regions() {
             let data = &kernel.regions[region];
@@ -64,9 +64,9 @@ impl Slice {
                     let axis = &kernel.axes[axis];
                     match axis.kind {
                         AxisKind::Grid(_) | AxisKind::Cluster(_) | AxisKind::DeviceMesh(_) => {
-                            slice.knows_block |= axis.size > 1;
+                            slice.reads_block |= axis.size > 1;
                         }
-                        AxisKind::Thread => slice.knows_warpgroup = true,
+                        AxisKind::Thread => slice.reads_warpgroup = true,
                         AxisKind::Warp => {}
                     }
                 }
@@ -85,7 +85,7 @@ impl Slice {
     }
 }
 
-/// Data of this block or device; nobody else's is looked at.
+/// Data of this block or device; no other is checked.
 pub fn is_watched(kernel: &Kernel, r: &RefUse) -> bool {
     let data = &kernel.allocs[r.alloc];
     r.place == Place::Here && (data.is_smem() || data.is_gmem())
@@ -111,7 +111,7 @@ struct Slicer<'a> {
     op_of: SecondaryMap<Region, PackedOption<Op>>,
     walked: EntitySet<Op>,
     values: EntitySet<Value>,
-    /// Values that have been asked for, and not what they are computed from.
+    /// Values that are needed, not yet what they are computed from.
     work: Vec<Value>,
 }
 
@@ -173,7 +173,7 @@ impl Slicer<'_> {
         }
     }
 
-    /// Whether it matters where in its allocation a reference is. What nobody writes is nobody's but the outside's.
+    /// Whether it matters where in its allocation a reference is. Memory that the kernel does not write needs no order.
     fn is_looked_at(&self, r: &RefUse) -> bool {
         let data = &self.kernel.allocs[r.alloc];
         matches!(data.kind, AllocKind::Barrier { .. })

@@ -1,6 +1,6 @@
 //! Paths through a kernel: what one warpgroup executes, op by op.
 //!
-//! Only what order depends on is walked ([`slice`]). Loops are unrolled and arms are taken as the scalars say. Where they don't, each
+//! Only what order depends on is walked ([`slice`]). Loops are unrolled and arms are taken as the scalars decide. Where they don't, each
 //! number of rounds from none to three and each arm is a path of its own; what has been chosen stays chosen for equal scalars. A loop is
 //! not walked where its rounds repeat: once a turn of its rings has left the history as it was, and as long as every number that decides
 //! about anything is what it was in that turn ([`evolution`](super::evolution)), the next ones find nothing new.
@@ -45,7 +45,7 @@ pub fn run(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) ->
     check(kernel, assignment, allocation).findings
 }
 
-/// Walks the kernel's paths and says what is out of order on them.
+/// Walks the kernel's paths and reports what is out of order on them.
 pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) -> Report {
     let history = History::new(
         kernel,
@@ -78,13 +78,13 @@ pub fn check(kernel: &Kernel, assignment: &Assignment, allocation: &Allocation) 
         shortened: false,
     };
     let mut report = Report::default();
-    // Who knows not which he is does the same as the others.
-    let warpgroups = if slice.knows_warpgroup {
+    // A warpgroup whose index is not read does the same as the others.
+    let warpgroups = if slice.reads_warpgroup {
         kernel.num_warpgroups
     } else {
         1
     };
-    let blocks: &[bool] = if slice.knows_block { &[false, true] } else { &[false] };
+    let blocks: &[bool] = if slice.reads_block { &[false, true] } else { &[false] };
     for warpgroup in 0..warpgroups {
         for &last in blocks {
             walk.start = Start { warpgroup, last };
@@ -209,7 +209,7 @@ fn used(kernel: &Kernel) -> SecondaryMap<Value, bool> {
     used
 }
 
-/// What a path chooses where scalars don't say.
+/// What a path chooses where scalars don't decide.
 #[derive(Default)]
 struct Choices {
     /// Choice and number of alternatives.
@@ -329,11 +329,11 @@ impl<'a> Walk<'a> {
             self.stopped = false;
             self.shortened = false;
             self.history.restart(self.start);
-            let everybody = Actor {
+            let all_warps = Actor {
                 warps: ALL_WARPS,
                 warp_region: None,
             };
-            self.region(self.kernel.body, everybody);
+            self.region(self.kernel.body, all_warps);
             if !self.stopped && !self.shortened {
                 self.history.end_kernel();
             }
@@ -394,7 +394,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A barrier that an op's lowering holds: of the warp in warp regions, else of the warpgroup.
-    fn meet(&mut self, op: Op, actor: Actor) {
+    fn rendezvous(&mut self, op: Op, actor: Actor) {
         if actor.warp_region.is_some() {
             return;
         }
@@ -424,9 +424,9 @@ impl<'a> Walk<'a> {
             return;
         }
         if is_gmem && !self.written[r.alloc] {
-            // It is nobody's but the outside's.
+            // Memory that the kernel does not write needs no order.
             if self.allocation.rendezvous[op] {
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
             }
             return;
         }
@@ -434,11 +434,11 @@ impl<'a> Walk<'a> {
         if !self.is_scalar(result) {
             self.history.touch(op, actor, What::Read, footprint, Some(result), slot);
         } else if self.allocation.rendezvous[op] || self.allocation.by_leader[op] {
-            // One lane reads, and tells the others if they want to know.
+            // One lane reads, and broadcasts where the others need it.
             self.history
                 .touch(op, actor.leader(), What::Read, footprint, None, slot);
             if self.allocation.rendezvous[op] {
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
             }
         } else {
             self.history.touch(op, actor, What::Read, footprint, None, slot);
@@ -480,7 +480,7 @@ impl<'a> Walk<'a> {
             }
             if moved.value.is_some() {
                 // All lanes have read before any writes.
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
             }
         }
         if let Some(value) = moved.value {
@@ -510,7 +510,7 @@ impl<'a> Walk<'a> {
             pure_ops!() | OpKind::OptimizationBarrier { .. } | OpKind::AccInit { .. } | OpKind::AccRead { .. } => {
                 self.scalars.op(op);
                 if self.allocation.rendezvous[op] {
-                    self.meet(op, actor);
+                    self.rendezvous(op, actor);
                 }
             }
             transfer_ops!() => {
@@ -522,7 +522,7 @@ impl<'a> Walk<'a> {
             OpKind::InlinePtx { code, refs, .. } => {
                 let by = if code.once { actor.leader() } else { actor };
                 if code.once {
-                    self.meet(op, actor);
+                    self.rendezvous(op, actor);
                 }
                 for (i, r) in refs.iter().enumerate().filter(|(_, r)| r.elem != Elem::Barrier) {
                     if self.is_watched(r) && !self.kernel.is_input(r.alloc) {
@@ -536,7 +536,7 @@ impl<'a> Walk<'a> {
                     }
                 }
                 if self.allocation.rendezvous[op] {
-                    self.meet(op, actor);
+                    self.rendezvous(op, actor);
                 }
                 self.history.exchange();
                 self.forget_results(op);
@@ -577,7 +577,7 @@ impl<'a> Walk<'a> {
             OpKind::WaitSmemToGmem { n, scope } => self.history.wait_bulk_stores(actor, *n, *scope),
             OpKind::CommitSmem => {
                 self.history.fence(actor, Space::Shared, true);
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
             }
             OpKind::Fence { kind } => {
                 let space = match kind {
@@ -603,19 +603,19 @@ impl<'a> Walk<'a> {
             OpKind::BarrierTest { barrier, phases: _ } => {
                 let key = self.barrier(barrier);
                 self.history.wait_barrier(op, actor, key);
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
                 self.forget_results(op);
             }
             OpKind::MbarrierArrive { barrier, by, .. } => {
                 if *by == Arriving::One {
-                    self.meet(op, actor);
+                    self.rendezvous(op, actor);
                 }
                 let key = self.barrier(barrier);
                 self.history.arrive(op, actor, key);
                 self.history.releases_for_all(op, actor);
             }
             OpKind::MbarrierExpect { .. } => {
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
                 self.history.release();
             }
             OpKind::MbarrierWait { barrier, order, .. } => {
@@ -635,15 +635,15 @@ impl<'a> Walk<'a> {
                 }
             },
             OpKind::SemaphoreSignal { .. } | OpKind::SemaphoreSignalParallel { .. } => {
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
                 self.history.releases_for_all(op, actor);
             }
             OpKind::SemaphoreWait { .. } => {
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
                 self.history.wait_semaphore(op, actor);
             }
             OpKind::SemaphoreRead { .. } => {
-                self.meet(op, actor);
+                self.rendezvous(op, actor);
                 self.forget_results(op);
             }
             OpKind::Wgmma { acc: _, a, b } => {
@@ -659,7 +659,7 @@ impl<'a> Walk<'a> {
             OpKind::DotInPlace { acc: _, a, b } => {
                 // What passes through scratch is there first.
                 if self.allocation.rendezvous[op] {
-                    self.meet(op, actor);
+                    self.rendezvous(op, actor);
                 }
                 for (i, operand) in [a, b].into_iter().enumerate() {
                     if let MmaOperand::Smem(r) = operand
@@ -752,7 +752,7 @@ impl<'a> Walk<'a> {
             carries: inits.len(),
             body,
         };
-        // As long as turns tell nothing, they are watched ever further apart.
+        // As long as turns predict nothing, they are watched at growing distances.
         let mut watch = if skipped == 0 && self.is_innermost(body) {
             self.period
         } else {
@@ -834,7 +834,7 @@ impl<'a> Walk<'a> {
         needed.map(|&v| (v, self.scalars.changing(v).0)).collect()
     }
 
-    /// Walks one turn of the rings, and says how many like it follow upon it, behind which the path goes on: nothing is found in them
+    /// Walks one turn of the rings, and returns how many like it follow, behind which the path goes on: nothing is found in them
     /// that was not found in this one, because the history is then as it was before, and every decision is the same. `last`: what the loop
     /// carried a turn before.
     fn watched_turn(&mut self, counted: &Counted, i: u64, last: &[(Value, Val)]) -> u64 {
@@ -995,7 +995,7 @@ impl<'a> Walk<'a> {
     fn warps(&mut self, op: Op, actor: Actor, inits: &[Value], body: Region) {
         let kernel = self.kernel;
         let region = &kernel.regions[body];
-        // What one of them is told may follow from what another one tells.
+        // What one of them acquires may follow from what another one releases.
         self.history.exchange();
         self.warp_regions += 1;
         let number = self.warp_regions;

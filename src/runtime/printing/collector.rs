@@ -1,6 +1,6 @@
 //! The thread that prints what launches on GPUs have left, and lets their streams go on.
 //!
-//! It reads memory and calls nothing of the driver's: whoever queues launches may hold the driver's locks while a stream is full, which only
+//! It reads memory and calls nothing of the driver's: a thread that queues launches may hold the driver's locks while a stream is full, which only
 //! goes on when this thread has printed. While launches are pending it looks every so often; it sleeps when there are none.
 use super::mailbox::{self, Look};
 use crate::error::{Error, Fault};

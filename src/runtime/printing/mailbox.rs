@@ -3,7 +3,7 @@
 //! Behind each launch its stream waits until the mailbox is empty, which it mostly is ([`Gate`]). [`collector`] sees that a stream has
 //! come there and waits, prints what there is, and lets it go on.
 use super::collector;
-use super::records::{self, Said};
+use super::records::{self, Printed};
 use super::sink;
 use crate::cuda::{self, Gate, HostCall};
 use crate::error::Error;
@@ -21,11 +21,11 @@ pub struct Memory {
     gate: Gate,
     /// Launches so far.
     launches: AtomicU64,
-    /// Held by who queues one.
+    /// Held while one is queued.
     queueing: Mutex<()>,
-    /// Those that are known to be over.
+    /// Those that were seen to be over.
     seen: AtomicU64,
-    /// Held by who empties it.
+    /// Held while it is emptied.
     emptying: Mutex<()>,
     /// Where there are no gates.
     call: OnceLock<&'static HostCall>,
@@ -88,7 +88,7 @@ impl Mailbox {
 
     /// Queues a launch that may print on `stream`, as `launch` does: what is queued behind it goes on when the mailbox is empty.
     pub fn queue(&'static self, stream: usize, launch: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        // A stream that nobody lets through would wait for ever.
+        // A stream that is never let through would hang.
         let collector = collector::get()?;
         let memory = &self.memory;
         let _queueing = lock(&memory.queueing);
@@ -129,24 +129,24 @@ impl Mailbox {
         let _emptying = lock(&self.memory.emptying);
         let taken = self.take()?;
         let owner = self.owner();
-        let said = said(&owner.artifact, &taken, self.device);
-        if !said.text.is_empty() {
-            sink::write(said.text);
+        let printed = printed(&owner.artifact, &taken, self.device);
+        if !printed.text.is_empty() {
+            sink::write(printed.text);
         }
         self.memory.gate.closed.store(0, Ordering::Release);
-        said.failed.map(|error| json!(owner.locations.locate(&error)))
+        printed.failed.map(|error| json!(owner.locations.locate(&error)))
     }
 
     /// What kernels have left, if anything. There is room for more, but for the cursor.
     fn take(&self) -> Option<Vec<u32>> {
         let words = self.memory.words;
         let word = |at: u64| &words[(at / 8) as usize];
-        let asked = word(Printer::CURSOR).load(Ordering::Acquire);
-        if asked == 0 {
+        let reserved = word(Printer::CURSOR).load(Ordering::Acquire);
+        if reserved == 0 {
             return None;
         }
         let capacity = word(Printer::CAPACITY).load(Ordering::Relaxed);
-        let used = (Printer::RECORDS + asked.min(capacity)).div_ceil(8) as usize;
+        let used = (Printer::RECORDS + reserved.min(capacity)).div_ceil(8) as usize;
         let taken = words[..used].iter().map(|word| word.load(Ordering::Relaxed));
         let taken = taken.flat_map(|word| [word as u32, (word >> 32) as u32]).collect();
         word(Printer::DROPPED).store(0, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl Mailbox {
     }
 }
 
-/// What there is behind a gate to which so many launches have been queued, and how many are known to have passed it. `read`: a word now.
+/// What there is behind a gate to which so many launches have been queued, and how many were seen to have passed it. `read`: a word now.
 fn look_at(gate: &Gate, launches: u64, mut read: impl FnMut(&'static AtomicU64) -> u64) -> (Look, u64) {
     // In this order: if a stream has come to the gate and not passed it, then what closes it is of a launch that is over.
     let is_closed = read(gate.closed) != 0;
@@ -171,11 +171,11 @@ fn look_at(gate: &Gate, launches: u64, mut read: impl FnMut(&'static AtomicU64) 
     (look, passed)
 }
 
-/// What a launch on a device has said.
-pub fn said(artifact: &Artifact, memory: &[u32], device: i32) -> Said {
+/// What a launch on a device has printed.
+pub fn printed(artifact: &Artifact, memory: &[u32], device: i32) -> Printed {
     let compiled = &artifact.compiled;
     let device = (device > 0 || compiled.launch.mesh.is_some()).then_some(device);
-    records::said(&compiled.name, &compiled.prints, memory, device)
+    records::printed(&compiled.name, &compiled.prints, memory, device)
 }
 
 /// Looks at all of them.
@@ -189,7 +189,7 @@ pub fn look_at_all() -> Look {
 }
 
 /// Prints what kernels have left whose stream will not come to its end, for a GPU has failed; the check that failed, if that is why.
-pub fn print_what_is_left() -> Option<Value> {
+pub fn print_remaining() -> Option<Value> {
     ALL.all().into_iter().fold(None, |failed, mailbox| {
         let here = mailbox.print();
         failed.or(here)
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// Looks while the stream goes on between any two reads: what is found to be over is over, and who waits is found.
+    /// Looks while the stream goes on between any two reads: what is found to be over is over, and waits are found.
     #[test]
     fn what_is_printed_is_of_launches_that_are_over() {
         for prints in [[0, 0, 2], [2, 0, 1], [0, 3, 0], [1, 1, 1], [0, 0, 0]] {

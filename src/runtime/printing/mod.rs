@@ -1,6 +1,6 @@
 //! What kernels print: records in memory → text → Python's standard output.
 //!
-//! * [`records`] reads what one launch has left, and says who printed what, in order;
+//! * [`records`] reads what one launch has left, and attributes it to warps, in order;
 //! * [`values`] writes a number as Python's `format` would;
 //! * [`sink`] is where text goes;
 //! * [`mailbox`] is a GPU's memory for records, and the gate behind each launch that opens when it is empty;

@@ -27,20 +27,20 @@ struct Record<'a> {
     words: &'a [u32],
 }
 
-/// What a launch has said.
+/// What a launch has printed.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct Printed {
     /// Lines with an end each; empty: nothing.
     pub text: String,
     /// The first check that failed.
     pub failed: Option<Error>,
 }
 
-/// What kernel `name` has said. `memory`: from the start, as far as anything was reserved at least;
-/// `device`: where that needs to be said.
-pub fn said(name: &str, prints: &Prints, memory: &[u32], device: Option<i32>) -> Said {
+/// What kernel `name` has printed. `memory`: from the start, as far as anything was reserved at least;
+/// `device`: where that is to be shown.
+pub fn printed(name: &str, prints: &Prints, memory: &[u32], device: Option<i32>) -> Printed {
     let (records, mut dropped) = read(prints, memory);
-    let mut out = Said::default();
+    let mut out = Printed::default();
     let warpgroup = |record: &Record<'_>| (record.block, record.warp / 4);
     let mut groups: Vec<Vec<Record<'_>>> = vec![];
     let mut sorted = records;
@@ -103,7 +103,7 @@ fn read<'a>(prints: &Prints, memory: &'a [u32]) -> (Vec<Record<'a>>, u64) {
 }
 
 /// The records of one warpgroup, in order; how many are not whole.
-fn of_warpgroup(prints: &Prints, records: Vec<Record<'_>>, device: Option<i32>, out: &mut Said) -> u64 {
+fn of_warpgroup(prints: &Prints, records: Vec<Record<'_>>, device: Option<i32>, out: &mut Printed) -> u64 {
     let mut incomplete = 0;
     // Parts by the other warps, in the order of each.
     let mut parts: Vec<[VecDeque<Record<'_>>; 4]> = prints.sites.iter().map(|_| Default::default()).collect();
@@ -149,27 +149,27 @@ fn of_warpgroup(prints: &Prints, records: Vec<Record<'_>>, device: Option<i32>, 
 
 /// `[block (0, 1), warpgroup 1, warp 2] `: what there is more than one of.
 fn prefix(prints: &Prints, site: &PrintSite, record: &Record<'_>, device: Option<i32>) -> String {
-    let mut said = vec![];
+    let mut labels = vec![];
     if let Some(device) = device {
-        said.push(format!("device {device}"));
+        labels.push(format!("device {device}"));
     }
     if prints.blocks.iter().product::<u64>() > 1 {
         let index = index_text(&prints.blocks, record.block.into());
-        said.push(match prints.blocks.len() {
+        labels.push(match prints.blocks.len() {
             1 => format!("block {index}"),
             _ => format!("block ({index})"),
         });
     }
     if prints.warpgroups > 1 {
-        said.push(format!("warpgroup {}", record.warp / 4));
+        labels.push(format!("warpgroup {}", record.warp / 4));
     }
     if site.of_warp {
-        said.push(format!("warp {}", record.warp % 4));
+        labels.push(format!("warp {}", record.warp % 4));
     }
-    if said.is_empty() {
+    if labels.is_empty() {
         return String::new();
     }
-    format!("[{}] ", said.join(", "))
+    format!("[{}] ", labels.join(", "))
 }
 
 /// The error of a check that failed.

@@ -14,7 +14,7 @@ static WRITER: RwLock<Option<Writer>> = RwLock::new(None);
 /// the print is on: then the text comes later.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Who writes from now on; none: file descriptor 1.
+/// Sets the writer; none: file descriptor 1.
 pub fn set(writer: Option<Writer>) {
     *WRITER.write().unwrap_or_else(PoisonError::into_inner) = writer;
 }
@@ -30,7 +30,7 @@ pub fn write(text: String) {
             let serve = move || {
                 for (text, done) in receiver {
                     write_now(&text);
-                    // Who asked may have gone on.
+                    // The waiting print may have timed out.
                     let _ = done.send(());
                 }
             };
@@ -55,6 +55,6 @@ fn write_now(text: &str) {
         return;
     }
     let mut stdout = std::io::stdout().lock();
-    // Whoever closed it does not want to know.
+    // An error means that stdout is closed: nothing to report.
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }

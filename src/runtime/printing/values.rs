@@ -1,6 +1,6 @@
 //! A number as Python's `format` writes it, by its bits and type.
 //!
-//! Where nothing else is asked for, a float has the fewest digits that tell it from its type's other numbers, as NumPy's scalars do.
+//! By default a float has the fewest digits that distinguish it from its type's other numbers, as NumPy's scalars do.
 use crate::dtype::DType;
 use crate::kernel_ir::text_format::{Align, Field, Sign, Spec};
 

@@ -40,8 +40,8 @@ pub fn lowered_here(kernel: LoweredHere) {
     lock(&LOWERED).insert(kernel);
 }
 
-/// Where profiles of a kernel go that names a folder. Artefacts come from anywhere (`jax.export`): what one says is heard only if this process
-/// has lowered the kernel with that folder itself; else the environment says where, if it does.
+/// Where profiles of a kernel go that names a folder. Artefacts come from anywhere (`jax.export`): a folder in one counts only if this process
+/// has lowered the kernel with that folder itself; else the environment decides.
 fn folder(hash: &str, named: &str, from_environment: Option<&Path>) -> Option<PathBuf> {
     let kernel = LoweredHere {
         hash: hash.to_owned(),
@@ -53,7 +53,7 @@ fn folder(hash: &str, named: &str, from_environment: Option<&Path>) -> Option<Pa
     }
 }
 
-/// Writes what a launch has left in its memory for that, where the call site says if it may. A file that cannot be written fails nothing.
+/// Writes what a launch has left in its memory for that, where the call site allows it. A file that cannot be written fails nothing.
 pub fn write(artifact: &Artifact, locations: &Locations, memory: &[u64], machine: Machine, device: i32) {
     let (compiled, Some(named)) = (&artifact.compiled, locations.profile_dir()) else {
         return;
@@ -64,7 +64,7 @@ pub fn write(artifact: &Artifact, locations: &Locations, memory: &[u64], machine
     let name = &compiled.name;
     let from_environment = env::get().ok().and_then(|env| env.profile_dir.as_deref());
     let Some(dir) = folder(&artifact.hash, named, from_environment) else {
-        tell(format!(
+        warn_once(format!(
             "smalt: the profile of `{name}` is not written: another process lowered the kernel and named the folder {named:?} \
              (set SMALT_PROFILE_DIR to the folder that such profiles may go to)"
         ));
@@ -77,12 +77,12 @@ pub fn write(artifact: &Artifact, locations: &Locations, memory: &[u64], machine
             crate::kernel_ir::profile::Tracks::Warps => "a warp",
         };
         let (space, most) = (ranges.space, made.most);
-        tell(format!(
+        warn_once(format!(
             "smalt: the profile of `{name}` is cut short: {of} has room for {space} ranges and went through {most} (set profile_space to more)"
         ));
     }
     if let Err(error) = save(&dir, name, &made.json) {
-        tell(format!(
+        warn_once(format!(
             "smalt: the profile of `{name}` cannot be written to {}: {error}",
             dir.display()
         ));
@@ -90,12 +90,12 @@ pub fn write(artifact: &Artifact, locations: &Locations, memory: &[u64], machine
 }
 
 /// On stderr, each text once.
-fn tell(text: String) {
-    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut told = lock(&TOLD);
-    if !told.contains(&text) {
+fn warn_once(text: String) {
+    static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut warned = lock(&WARNED);
+    if !warned.contains(&text) {
         eprintln!("{text}");
-        told.insert(text);
+        warned.insert(text);
     }
 }
 

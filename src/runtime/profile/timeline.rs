@@ -42,7 +42,7 @@ impl Track<'_> {
         }
     }
 
-    /// Each mark: its first word, and the clock since the track's begin. A mark has the clock's low half; two marks are less than 2^32 apart.
+    /// Each mark: its first word, and the clock since the track's begin. A mark has the clock's low half; two marks differ by less than 2^32.
     fn marks(&self) -> impl Iterator<Item = (u32, u64)> {
         let mut now = self.begin[1];
         self.marks.iter().map(move |mark| {
@@ -77,8 +77,8 @@ pub fn of(name: &str, profile: &Profile, ranges: &Ranges, memory: &[u64], machin
             continue;
         }
         let (pid, tid) = (1 + track.sm, 1 + track.number);
-        let who = who(profile, ranges, track.number);
-        events.push(json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": who}}));
+        let label = label(profile, ranges, track.number);
+        events.push(json!({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": label}}));
         let mut event = |range: u32, edge: &str, clock: u64| {
             let range = ranges.names.get(range as usize).map_or("?", String::as_str);
             let time = scale.micros((track.begin[0] - start) as f64, clock as f64);
@@ -119,7 +119,7 @@ pub fn of(name: &str, profile: &Profile, ranges: &Ranges, memory: &[u64], machin
 }
 
 /// `block (0, 1), warpgroup 1`, or `warp 3` of one.
-fn who(profile: &Profile, ranges: &Ranges, number: u64) -> String {
+fn label(profile: &Profile, ranges: &Ranges, number: u64) -> String {
     let (block, track) = (number / u64::from(profile.tracks), number % u64::from(profile.tracks));
     let index = index_text(&ranges.blocks, block);
     let block = match ranges.blocks.len() {
@@ -137,7 +137,7 @@ fn who(profile: &Profile, ranges: &Ranges, number: u64) -> String {
 
 /// What a cycle is in time.
 enum Scale {
-    /// Nanoseconds of a cycle. The timer ticks slowly, so that all tracks say how many there are.
+    /// Nanoseconds of a cycle. The timer ticks slowly, so that all tracks give the number.
     Cycles(f64),
     Steps,
 }

@@ -1,7 +1,7 @@
-"""Calls over a part of a grid, whose bodies ask where in the whole they are: the index of an axis, a symbolic size.
+"""Calls over a part of a grid, whose bodies query their place in the whole: the index of an axis, a symbolic size.
 
 JAX answers for the part. So the part's call has one more operand, with where the part begins (and the sizes), and its body is traced anew from the
-old one, with the part's answers corrected by it. Branches, loops, scopes and calls that ask are traced again with it; what is in other
+old one, with the part's answers corrected by it. Branches, loops, scopes and calls with queries are traced again with it; what is in other
 equations with bodies of their own is not found there (`Body.problem`).
 """
 
@@ -23,53 +23,53 @@ _CONTROL = ("cond", "while", "scan", "run_scoped")
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-    """What a body asks for: the "index" of an axis of its grid, how many steps it has ("count", where that is traced), or the "size" that a symbolic
+class Query:
+    """What a body queries: the "index" of an axis of its grid, how many steps it has ("count", where that is traced), or the "size" that a symbolic
     dimension is."""
 
     kind: str
     of: Any
 
 
-class AskedBody:
-    """What the body of a call asks. `names`: of its axes."""
+class QueryingBody:
+    """The queries in the body of a call. `names`: of its axes."""
 
     def __init__(self, jaxpr: Any, names: Sequence[Any]) -> None:
         self.jaxpr, self.names = jaxpr, list(names)
-        self._found: dict[int, dict[Question, str | None]] = {}
-        #: By question the primitive in which it is asked, if it is one that is not traced again.
-        self.questions: Mapping[Question, str | None] = self._in(jaxpr)
+        self._found: dict[int, dict[Query, str | None]] = {}
+        #: By query the primitive that it is in, if it is one that is not traced again.
+        self.queries: Mapping[Query, str | None] = self._in(jaxpr)
 
-    def problem(self, question: Question) -> str | None:
-        return self.questions.get(question)
+    def problem(self, query: Query) -> str | None:
+        return self.queries.get(query)
 
-    def question(self, eqn: Any) -> Question | None:
+    def query(self, eqn: Any) -> Query | None:
         name, params = eqn.primitive.name, eqn.params
         if name == "program_id":
-            return Question("index", params["axis"])
+            return Query("index", params["axis"])
         if name == "num_programs":
-            return Question("count", params["axis"])
+            return Query("count", params["axis"])
         if name == "axis_index" and params["axis_name"] in self.names:
-            return Question("index", self.names.index(params["axis_name"]))
-        return Question("size", params["dim"]) if name == "dim_as_value" else None
+            return Query("index", self.names.index(params["axis_name"]))
+        return Query("size", params["dim"]) if name == "dim_as_value" else None
 
-    def asks(self, eqn: Any, some: Container[Question]) -> bool:
-        """Whether an equation, or something in it, is one of some questions."""
-        return self.question(eqn) in some or any(q in some for inner in _versions.inner_jaxprs(eqn) for q in self._in(inner))
+    def queries_any(self, eqn: Any, some: Container[Query]) -> bool:
+        """Whether an equation, or something in it, is one of some queries."""
+        return self.query(eqn) in some or any(q in some for inner in _versions.inner_jaxprs(eqn) for q in self._in(inner))
 
-    def _in(self, jaxpr: Any) -> dict[Question, str | None]:
+    def _in(self, jaxpr: Any) -> dict[Query, str | None]:
         if id(jaxpr) in self._found:
             return self._found[id(jaxpr)]
-        found: dict[Question, str | None] = {}
+        found: dict[Query, str | None] = {}
         used = _versions.used_variables(jaxpr)
         for eqn in jaxpr.eqns:
-            question = self.question(eqn)
-            if question is not None and used.intersection(eqn.outvars):
-                found.setdefault(question, None)
+            query = self.query(eqn)
+            if query is not None and used.intersection(eqn.outvars):
+                found.setdefault(query, None)
             for inner in _versions.inner_jaxprs(eqn):
-                for question, within in self._in(inner).items():
+                for query, within in self._in(inner).items():
                     within = within or (None if _is_traced_again(eqn) else _versions.primitive_name(eqn))
-                    found[question] = found.get(question) or within
+                    found[query] = found.get(query) or within
         self._found[id(jaxpr)] = found
         return found
 
@@ -80,9 +80,9 @@ def _is_traced_again(eqn: Any) -> bool:
     return name in _CONTROL or name in _versions.CALLS and not name.startswith("custom_")
 
 
-def bind_asked(params: dict[str, Any], body: AskedBody, given: Mapping[Question, Any], operands: Sequence[Any]) -> list[Any]:
+def bind_answers(params: dict[str, Any], body: QueryingBody, given: Mapping[Query, Any], operands: Sequence[Any]) -> list[Any]:
     """A call over a part of a grid; `given`: what is added to the index of an axis, and sizes."""
-    wanted = [q for q in given if q in body.questions]
+    wanted = [q for q in given if q in body.queries]
     if not wanted:
         return list(_versions.pallas_call_p.bind(*operands, **params))
     mapping = params["grid_mapping"]
@@ -103,15 +103,15 @@ def bind_asked(params: dict[str, Any], body: AskedBody, given: Mapping[Question,
 
 @dataclasses.dataclass
 class _Again:
-    """Traces a body with answers to what it asks."""
+    """Traces a body with answers to its queries."""
 
-    body: AskedBody
-    loads: Mapping[Question, Callable[[], Any]]
-    answers: dict[Question, Any] = dataclasses.field(default_factory=dict)
+    body: QueryingBody
+    loads: Mapping[Query, Callable[[], Any]]
+    answers: dict[Query, Any] = dataclasses.field(default_factory=dict)
 
     def run(self, jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-        """The body itself, which loads all answers where it first asks."""
-        first = next(eqn for eqn in jaxpr.eqns if self.body.asks(eqn, self.loads))
+        """The body itself, which loads all answers before its first query."""
+        first = next(eqn for eqn in jaxpr.eqns if self.body.queries_any(eqn, self.loads))
         with _versions.at_line_of(first):
             self.answers = {q: load() for q, load in self.loads.items()}
         return self.eval(jaxpr, (), values)
@@ -124,7 +124,7 @@ class _Again:
 
         for eqn in jaxpr.eqns:
             operands = [read(a) for a in eqn.invars]
-            if self.body.asks(eqn, self.loads):
+            if self.body.queries_any(eqn, self.loads):
                 with _versions.at_line_of(eqn):
                     results = self.equation(eqn, operands)
             else:
@@ -134,10 +134,10 @@ class _Again:
 
     def equation(self, eqn: Any, operands: Sequence[Any]) -> list[Any]:
         name, params = eqn.primitive.name, eqn.params
-        question = self.body.question(eqn)
-        if question is not None:
-            answer = self.answers[question]
-            return [answer + _versions.bind_again(eqn, operands)[0] if question.kind == "index" else answer.astype(eqn.outvars[0].aval.dtype)]
+        query = self.body.query(eqn)
+        if query is not None:
+            answer = self.answers[query]
+            return [answer + _versions.bind_again(eqn, operands)[0] if query.kind == "index" else answer.astype(eqn.outvars[0].aval.dtype)]
         if name == "cond":
             index, *rest = operands
             arms = [self.function(branch, rest) for branch in params["branches"]]

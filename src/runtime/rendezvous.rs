@@ -1,7 +1,7 @@
-//! Emulated devices meet: one of them runs the launch of all.
+//! The rendezvous of emulated devices: one of them runs the launch of all.
 //!
-//! XLA:CPU calls the handlers of a program's devices on threads of their own. Those of a kernel that talks wait here for each other;
-//! who comes last runs all devices in one machine of the emulator, and tells the others what came of it.
+//! XLA:CPU calls the handlers of a program's devices on threads of their own. Those of a kernel that communicates wait here for each other;
+//! the last one to arrive runs all devices in one machine of the emulator, and hands the others the outcome.
 use super::host::HostBuffer;
 use super::interrupt::Interrupts;
 use crate::emulate;
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Runs of the emulator that are under way in this process.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
-/// Counts as a run of the emulator while it lives: those who wait for it are patient.
+/// Counts as a run of the emulator while it lives: waits for it are patient.
 pub struct Running(());
 
 impl Running {
@@ -42,7 +42,7 @@ impl Drop for Running {
 /// The buffers of one device; those of the call, in the launch's numbering.
 type Buffers = Vec<HostBuffer>;
 
-/// The devices that have come to one execution.
+/// The devices that have arrived at one execution.
 struct Launch {
     devices: Mutex<Gathered>,
     changed: Condvar,
@@ -53,18 +53,18 @@ struct Gathered {
     outcome: Option<Result<(), Error>>,
 }
 
-/// Where the devices of a call site meet.
+/// The rendezvous of a call site's devices.
 #[derive(Default)]
-pub struct Meeting {
+pub struct Rendezvous {
     launches: Mutex<FxHashMap<i64, Arc<Launch>>>,
     /// Each device's exchange block: they live as long as the call site.
     blocks: Mutex<Vec<Vec<u64>>>,
 }
 
-impl Meeting {
-    /// Device `position` has come to execution `run` with its buffers. `limit`: nanoseconds that waits may last, 0: for ever; `all`:
+impl Rendezvous {
+    /// Device `position` has arrived at execution `run` with its buffers. `limit`: nanoseconds that waits may last, 0: unlimited; `all`:
     /// runs every device's part.
-    pub fn come(
+    pub fn arrive(
         &self,
         (name, limit): (&str, u64),
         run: i64,
@@ -81,7 +81,7 @@ impl Meeting {
         self.wait(&launch, (name, limit), run, position, buffers, all)
     }
 
-    /// The devices that have come to an execution until now.
+    /// The devices that have arrived at an execution until now.
     fn launch(&self, run: i64, devices: usize) -> Arc<Launch> {
         let new = || {
             Arc::new(Launch {
@@ -116,11 +116,11 @@ impl Meeting {
             )));
         }
         if gathered.buffers.iter().all(Option::is_some) {
-            // The same execution may come here again, in a loop: that is another meeting.
+            // The same execution may come here again, in a loop: that is another rendezvous.
             lock(&self.launches).remove(&run);
             let buffers = gathered.buffers.iter_mut().filter_map(Option::take).collect::<Vec<_>>();
             drop(gathered);
-            // Whatever comes of it, the others are waiting for it.
+            // Even of a panic, as the others are waiting.
             let outcome = contain_panics(|| all(&buffers));
             lock(&launch.devices).outcome = Some(outcome.clone());
             launch.changed.notify_all();
@@ -148,7 +148,7 @@ impl Meeting {
             if gathered.outcome.is_none() && !all && (interrupts.happened() || idle.elapsed() > patience) {
                 let missing = missing(name, &gathered.buffers, interrupts.happened());
                 gathered.outcome = Some(Err(missing));
-                // Whoever comes later must find no buffers of those who have returned.
+                // A device that arrives later must find no buffers of those that have returned.
                 gathered.buffers.fill(None);
                 lock(&self.launches).remove(&run);
                 launch.changed.notify_all();
@@ -220,30 +220,30 @@ mod tests {
 
     #[test]
     fn who_comes_when_others_have_given_up_uses_none_of_their_buffers() {
-        let (meeting, ran) = (Meeting::default(), AtomicBool::new(false));
+        let (rendezvous, ran) = (Rendezvous::default(), AtomicBool::new(false));
         let run = |_: &[Buffers]| {
             ran.store(true, Ordering::Relaxed);
             Ok(())
         };
         // Device 1 has found the launch, and is held up before it joins.
-        let launch = meeting.launch(7, 2);
-        let early = meeting.come(("k", SOON), 7, (0, 2), buffers(), run);
+        let launch = rendezvous.launch(7, 2);
+        let early = rendezvous.arrive(("k", SOON), 7, (0, 2), buffers(), run);
         assert_eq!(early.unwrap_err().fault, Fault::Timeout);
         assert!(lock(&launch.devices).buffers.iter().all(Option::is_none));
-        let late = meeting.wait(&launch, ("k", SOON), 7, 1, buffers(), run);
+        let late = rendezvous.wait(&launch, ("k", SOON), 7, 1, buffers(), run);
         assert_eq!(late.unwrap_err().fault, Fault::Timeout);
         assert!(!ran.load(Ordering::Relaxed));
         // The next execution is another launch.
-        assert!(!Arc::ptr_eq(&launch, &meeting.launch(7, 2)));
+        assert!(!Arc::ptr_eq(&launch, &rendezvous.launch(7, 2)));
     }
 
     #[test]
-    fn a_panic_in_the_run_is_everybodys_error() {
-        let meeting = Meeting::default();
-        let come = |position| meeting.come(("k", SOON), 1, (position, 2), buffers(), |_| panic!("half-way"));
+    fn a_panic_in_the_run_is_an_error_of_each_device() {
+        let rendezvous = Rendezvous::default();
+        let arrive = |position| rendezvous.arrive(("k", SOON), 1, (position, 2), buffers(), |_| panic!("half-way"));
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| come(0));
-            let errors = [come(1).unwrap_err(), other.join().unwrap().unwrap_err()];
+            let other = scope.spawn(|| arrive(0));
+            let errors = [arrive(1).unwrap_err(), other.join().unwrap().unwrap_err()];
             for error in errors {
                 assert!(
                     error.fault == Fault::Internal && error.what.contains("half-way"),

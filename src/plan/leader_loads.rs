@@ -1,5 +1,5 @@
 //! Loads of scalars that only the first lane needs: what they bring goes into stores of scalars, which that lane makes, and into
-//! nothing else. Then it alone loads, and nobody has to wait for the other lanes' reading, or to be told.
+//! nothing else. Then it alone loads: no barrier, no broadcast.
 use crate::kernel_ir::class::{Class, Pure};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
@@ -9,17 +9,17 @@ pub fn find(kernel: &Kernel) -> SecondaryMap<Op, bool> {
     let mut finder = Finder {
         kernel,
         needed: SecondaryMap::new(),
-        leads: SecondaryMap::new(),
+        by_leader: SecondaryMap::new(),
     };
     finder.region(kernel.body);
-    finder.leads
+    finder.by_leader
 }
 
 struct Finder<'a> {
     kernel: &'a Kernel,
     /// Values that other lanes need.
     needed: SecondaryMap<Value, bool>,
-    leads: SecondaryMap<Op, bool>,
+    by_leader: SecondaryMap<Op, bool>,
 }
 
 impl Finder<'_> {
@@ -39,9 +39,9 @@ impl Finder<'_> {
                 is_scalar(dst)
             } else if let OpKind::Load { src } = kind {
                 let alloc = &kernel.allocs[src.alloc];
-                let leads = is_scalar(src) && !is_needed && !kernel.is_input(src.alloc);
-                self.leads[op] = leads && (alloc.is_smem() || alloc.is_gmem());
-                self.leads[op]
+                let by_leader = is_scalar(src) && !is_needed && !kernel.is_input(src.alloc);
+                self.by_leader[op] = by_leader && (alloc.is_smem() || alloc.is_gmem());
+                self.by_leader[op]
             } else {
                 !is_needed && matches!(kind.class(), Class::Pure(Pure::Elementwise(_) | Pure::Bitcast))
             };
@@ -62,19 +62,19 @@ mod tests {
     use crate::kernel_ir::testing::KernelBuilder;
 
     /// A load of the first element of shared memory; what is done with it. Whether one lane makes it.
-    fn leads(then: impl FnOnce(&mut KernelBuilder, Alloc, Value)) -> bool {
+    fn by_leader(then: impl FnOnce(&mut KernelBuilder, Alloc, Value)) -> bool {
         let mut b = KernelBuilder::new();
         let s = b.smem(DType::I32, &[4], None);
         let first = b.indexed(s, vec![DimIndex::At(Index::Const(0))]);
         let value = b.load(first);
         then(&mut b, s, value);
         let kernel = b.finish();
-        find(&kernel).values().any(|leads| *leads)
+        find(&kernel).values().any(|by_leader| *by_leader)
     }
 
     #[test]
     fn what_a_warp_needs_its_own_first_lane_needs() {
-        assert!(!leads(|b, s, v| {
+        assert!(!by_leader(|b, s, v| {
             let axis = b.kernel.axes.push(AxisData {
                 name: "warp".into(),
                 size: 4,
@@ -102,11 +102,11 @@ mod tests {
 
     #[test]
     fn what_only_scalar_stores_need_one_lane_loads() {
-        assert!(leads(|b, s, v| {
+        assert!(by_leader(|b, s, v| {
             let (to, more) = (b.indexed(s, vec![DimIndex::At(Index::Const(1))]), add_one(b, v));
             b.store(to, more);
         }));
-        assert!(leads(|b, s, v| {
+        assert!(by_leader(|b, s, v| {
             let (to, one) = (b.indexed(s, vec![DimIndex::At(Index::Value(v))]), b.int(DType::I32, 1));
             b.store(to, one);
         }));
@@ -114,13 +114,13 @@ mod tests {
 
     #[test]
     fn what_arrays_or_branches_need_everyone_loads() {
-        assert!(!leads(|b, s, v| {
+        assert!(!by_leader(|b, s, v| {
             let (to, whole) = (b.indexed(s, vec![DimIndex::At(Index::Const(1))]), b.whole(s));
             b.store(to, v);
             let array = b.op1(OpKind::Broadcast { a: v, dims: vec![] }, DType::I32, &[4]);
             b.store(whole, array);
         }));
-        assert!(!leads(|b, s, v| {
+        assert!(!by_leader(|b, s, v| {
             let body = b.region(Group::Warpgroup, &[], |b, _| {
                 let (to, one) = (b.indexed(s, vec![DimIndex::At(Index::Const(1))]), b.int(DType::I32, 1));
                 b.store(to, one);

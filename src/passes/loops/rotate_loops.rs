@@ -25,10 +25,10 @@
 //! * **What passes it** are the next iteration's first products, with the starts of their accumulators, scalars, and waits for barriers in front of them.
 //!   Nothing else moves: what others may wait for comes in the same order as before. An arrival releases what was done before it; a product that
 //!   reads does nothing that others could wait for, and what it reads was there before: waits pass with it, in their order.
-//! * **A wait** that passes comes before the arrivals that release the last operands. Whoever it waits for may in turn wait for these: so
-//!   what all warpgroups wait for and arrive at is run to the end ([`progress`]), and where that is not known to end, the loop stays as it is.
+//! * **A wait** that passes comes before the arrivals that release the last operands. What it waits for may in turn wait for these: so
+//!   what all warpgroups wait for and arrive at is run to the end ([`progress`]), and where that may not end, the loop stays as it is.
 //! * **Elements** are read where the first products are waited for. ptxas 13.0 serialises products that run across a loop's end or a
-//!   branch (C7514), so the loop is turned: where all are waited for is in the iteration that began them.
+//!   branch (C7514), so the loop is rotated: where all are waited for is in the iteration that began them.
 //! * **Scalars** that both parts of an iteration need are computed in both: a value that a loop carries is in no uniform register.
 //! * **Registers**: the last products' operands in registers stay until they are waited for, beside the first ones' accumulators. Where that does
 //!   not fit, the loop stays as it is.
@@ -48,22 +48,22 @@ type Map = FxHashMap<Value, Value>;
 const MAX_PASSING: usize = 7;
 
 pub fn run(kernel: &mut Kernel) -> Result<()> {
-    rewriter::run::<TurnLoops>(kernel)
+    rewriter::run::<RotateLoops>(kernel)
 }
 
 /// What the pass wants: loops whose iterations end with the next one's beginning.
-struct TurnLoops;
+struct RotateLoops;
 
-impl Rewrite for TurnLoops {
-    type Plan = Turn;
-    const NAME: &'static str = "turn_loops";
+impl Rewrite for RotateLoops {
+    type Plan = Rotation;
+    const NAME: &'static str = "rotate_loops";
     const LIVENESS: Option<fn(&Kernel, Op) -> bool> = Some(Kernel::multiplies_within);
 
     fn applies(kernel: &Kernel) -> bool {
         !kernel.has_instructions() && kernel.multiplies()
     }
 
-    fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<Turn>> {
+    fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<Rotation>> {
         let op = kernel.regions[at].ops[site.start];
         match kernel.multiplies_within(op) {
             true => find(kernel, op, around),
@@ -71,9 +71,9 @@ impl Rewrite for TurnLoops {
         }
     }
 
-    fn write(kernel: &mut Kernel, at: Region, ops: &[Op], turn: &Turn) -> Substitution {
+    fn write(kernel: &mut Kernel, at: Region, ops: &[Op], rotation: &Rotation) -> Substitution {
         let op = ops[0];
-        let results = turn.write(kernel, at);
+        let results = rotation.write(kernel, at);
         let mut now = Substitution::default();
         for (old, new) in kernel.ops[op].results.clone().into_iter().zip(results) {
             now.replace(old, new);
@@ -81,8 +81,8 @@ impl Rewrite for TurnLoops {
         now
     }
 
-    fn is_checked(turn: &Turn) -> bool {
-        turn.waits
+    fn is_checked(rotation: &Rotation) -> bool {
+        rotation.waits
     }
 
     fn check(kernel: &Kernel) -> Found<()> {
@@ -94,7 +94,7 @@ impl Rewrite for TurnLoops {
 }
 
 /// A loop whose iterations overlap.
-struct Turn {
+struct Rotation {
     loc: Loc,
     lower: Value,
     upper: Value,
@@ -122,7 +122,7 @@ struct Turn {
 }
 
 /// `None`: no loop that ends and begins with products.
-fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
+fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Rotation>> {
     let OpKind::For {
         lower,
         upper,
@@ -143,7 +143,7 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
     let is_product = |op: &Op| kind(*op).is_product();
     let is_scalar = |op: Op| kernel.ops[op].results.iter().all(|v| kernel.ty(*v).is_scalar());
 
-    // The beginning, as far as nobody else could tell that it was earlier.
+    // The beginning, as far as it is unobservable that it was earlier.
     let passes = |op: &Op| {
         matches!(
             kind(*op),
@@ -244,7 +244,7 @@ fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Option<Turn>> {
     if words + u64::from(kernel.target.overlap_reserve) > around.registers.into() {
         return Err("the last products' operands and the first ones' accumulators do not fit into registers together");
     }
-    Ok(Some(Turn {
+    Ok(Some(Rotation {
         loc: kernel.ops[op].loc,
         lower,
         upper,
@@ -331,8 +331,8 @@ fn words_alive(kernel: &Kernel, body: Region, carried: &[Value], last: &[Op], ar
     alive
 }
 
-impl Turn {
-    /// The loop, turned, at the end of a region, and its results.
+impl Rotation {
+    /// The loop, rotated, at the end of a region, and its results.
     fn write(&self, kernel: &mut Kernel, at: Region) -> Vec<Value> {
         if self.is_any {
             return self.write_some(kernel, at);
