@@ -56,22 +56,19 @@ pub fn is_held(kernel: &Kernel, v: Value) -> bool {
 /// Vectors that have an element for each of a matrix's columns, of which each thread of a warpgroup has a quarter: rows are broadcast from them, or
 /// reduced to them, maybe by way of other vectors.
 fn columns(kernel: &Kernel) -> EntitySet<Value> {
+    let is_vector = |v: &Value| kernel.ty(*v).shape().len() == 1;
     let mut found = EntitySet::new();
     for region in kernel.live_regions().into_iter().rev() {
         for &op in kernel.regions[region].ops.iter().rev() {
             let OpData { kind, results, .. } = &kernel.ops[op];
-            match kind.pure() {
-                Some(Pure::Shape(ShapeOp::Broadcast { dims: &[dim] })) if dim > 0 => {
-                    visit::for_each_value(kind, &mut |v| found.extend([v]));
-                }
-                Some(Pure::Reduce { axes: [0], .. }) if kernel.ty(results[0]).shape().len() == 1 => {
-                    found.extend([results[0]])
-                }
-                Some(Pure::Elementwise(_)) if found.contains(results[0]) => {
-                    let vector = |v: &Value| kernel.ty(*v).shape().len() == 1;
-                    visit::for_each_value(kind, &mut |v| found.extend(Some(v).filter(vector)));
-                }
-                _ => {}
+            if let Some(Pure::Shape(ShapeOp::Broadcast { dims: &[dim] })) = kind.pure() {
+                visit::for_each_value(kind, &mut |v| found.extend(Some(v).filter(|_| dim > 0)));
+            } else if let Some(Pure::Reduce { axes: [0], .. }) = kind.pure() {
+                found.extend(Some(results[0]).filter(is_vector));
+            } else if let Some(Pure::Elementwise(_)) = kind.pure()
+                && found.contains(results[0])
+            {
+                visit::for_each_value(kind, &mut |v| found.extend(Some(v).filter(is_vector)));
             }
         }
     }
