@@ -9,8 +9,8 @@ that repeats it, and at the end how many of each generator ran and what became o
 
 To hold a GPU to the emulator's bits, on a machine without one, then on the GPU's:
 
-    python -m tests.fuzz --generator 'array programs' --seed 0 --count 1000 --write arrays.npz
-    python -m tests.fuzz --generator 'array programs' --seed 0 --count 1000 --compare arrays.npz --gpu
+    python -m tests.fuzz --generator 'array programs' --count 1000 --write arrays.npz
+    python -m tests.fuzz --generator 'array programs' --count 1000 --compare arrays.npz --gpu
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; 0: in this one, for tools that watch it")
     parser.add_argument("--limit", type=float, default=runner.LIMIT, help="seconds for one program, after which it hangs")
     parser.add_argument("--seed", type=int, help="this seed, instead of fresh ones")
-    parser.add_argument("--count", type=int, default=1, help="and those behind it")
+    parser.add_argument("--count", type=int, help="so many seeds, from that one or from 0")
     parser.add_argument("--named", nargs="*", metavar="NAME", help="programs by name, or all that there are")
     parser.add_argument("--show", action="store_true", help="print the programs, instead of running them")
     parser.add_argument("--shrink", action="store_true", help="make those that fail small, and print them")
@@ -128,23 +128,24 @@ def main() -> int:
     names = args.generator or list(GRAMMARS)
     if unknown := [name for name in names if name not in GRAMMARS]:
         parser.error(f"--generator: there is no {', '.join(unknown)}")
-    jobs, summary, found = args.jobs, Summary(names), []
-    if args.named is not None:
-        tasks = [Task(name, key, args.gpu) for name in names for key in GRAMMARS[name].named if not args.named or key in args.named]
-    else:
-        first = args.seed or 0
-        tasks = [Task(name, seed, args.gpu) for name in names for seed in range(first, first + args.count * GRAMMARS[name].takes, GRAMMARS[name].takes)]
-    if args.seed is None and args.named is None:
-        hunt = Hunt(names, args.minutes, secrets.randbelow(1_000_000_000), args.gpu)
-        found_now = hunt.count(runner.results(hunt.tasks(), jobs, args.limit))
-    elif args.show:
+    summary, found, tasks = Summary(names), [], list[Task]()
+    for name in names:
+        if args.named is not None:
+            tasks += [Task(name, key, args.gpu) for key in GRAMMARS[name].named if not args.named or key in args.named]
+        elif args.seed is not None or args.count is not None:
+            first, takes = args.seed or 0, GRAMMARS[name].takes
+            tasks += [Task(name, seed, args.gpu) for seed in range(first, first + (args.count or 1) * takes, takes)]
+    if args.show:
         for task in tasks:
             show(task, False)
         return 0
-    elif jobs == 0 or len(tasks) == 1:
+    if not tasks:
+        hunt = Hunt(names, args.minutes, secrets.randbelow(1_000_000_000), args.gpu)
+        found_now = hunt.count(runner.results(hunt.tasks(), args.jobs, args.limit))
+    elif args.jobs == 0 or len(tasks) == 1:
         found_now = (Result(task, task.outcome(), 0.0) for task in tasks)
     else:
-        found_now = runner.results(tasks, jobs, args.limit)
+        found_now = runner.results(tasks, args.jobs, args.limit)
     known = bits.read(args.compare) if args.compare else None
     for result in found_now:
         if known is not None:

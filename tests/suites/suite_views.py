@@ -161,4 +161,4 @@ def test_copies_that_begin_outside_of_their_array(kind: str, index: str) -> None
 def test_copies_of_more_dimensions_than_a_map_has(seed: int) -> None:
     """Two indices are one coordinate, and each may be outside by itself."""
     with enabled():
-        views.run("copies", seed)
+        views.Copies.of(seed).check()

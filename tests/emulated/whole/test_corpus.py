@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 import smalt
+from tests import ROOT
 from tests.corpus import golden, load_all
 from tests.corpus.decode import decode, show
 
@@ -113,10 +114,9 @@ def test_equal_in_every_process(tmp_path):
         "import sys; from tests.corpus import golden\n"
         "for k in golden.serialize_all(sys.argv[1:]): print(k.key, k.hash)"
     )
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     here = [f"{k.key} {k.hash}" for k in golden.serialize_all(_SOME)]
     for seed in ("1", "4242"):
-        environment = dict(os.environ, PYTHONHASHSEED=seed, PYTHONPATH=f"{root}/jax_plugin:{root}")
+        environment = dict(os.environ, PYTHONHASHSEED=seed, PYTHONPATH=f"{ROOT}/jax_plugin:{ROOT}")
         run = subprocess.run(
             [sys.executable, "-c", code, *_SOME], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
         )
