@@ -604,7 +604,9 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
     if code.once && code.whole.is_some() {
         return Err(r.damaged("a text that runs once a lane and in one lane"));
     }
-    r.declared(inline(code, refs, args))
+    // What does not fit together is the user's mistake, found when the text is read.
+    let results = r.emit(inline(code, refs, args), types);
+    r.results(&results)
 }
 
 /// The tensor maps over a text's references.
