@@ -1,7 +1,7 @@
 //! Scopes, calls and control flow; ids; what a kernel tells the compiler or the user.
 use super::decode::{damaged, newer};
-use super::import::{Binding, Importer, required, value_type};
-use super::op_reader::OpReader;
+use super::import::{Binding, Importer, required};
+use super::op_reader::{OpReader, imports};
 use super::proto;
 use super::refs::{swizzle, untiled};
 use crate::dtype::DType;
@@ -10,78 +10,67 @@ use crate::kernel_ir::*;
 
 /// Imports the op if it is one of these; false if it is not.
 pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
-    match r.op.primitive.as_str() {
-        "run_scoped" => run_scoped(r)?,
-        "run_state" => run_state(r)?,
-        "get_global" => get_global(r)?,
-        "call" => call(r)?,
-        "warp_map" => warp_map(r)?,
-        "scan" => scan(r)?,
-        "while" => while_loop(r)?,
-        "cond" => cond(r)?,
-        "axis_index" => {
-            r.arity(0)?;
-            let [id] = r.axis_ids("axis")? else {
-                return Err(r.damaged("one axis is due"));
-            };
-            let axis = r.importer.axis(*id)?;
-            r.result(OpKind::AxisIndex { axis }, Type::Scalar(DType::I32))?
+    imports! { r,
+        "axis_index"(0) => OpKind::AxisIndex { axis: axis(r)? };
+        "program_id"(0) => OpKind::AxisIndex { axis: grid_axis(r)? };
+        "delay"(1) => OpKind::Delay { nanos: r.value(0)? };
+        "set_max_registers"(0) => OpKind::SetMaxRegisters { action: register_action(r)?, n: r.count("n")? };
+        "griddepcontrol_wait"(0) => OpKind::GridDependency { action: GridDependencyAction::Wait };
+        "griddepcontrol_launch_dependents"(0) => OpKind::GridDependency { action: GridDependencyAction::LaunchDependents };
+        others: {
+            "run_scoped"(0) => run_scoped(r);
+            "run_state" => run_state(r);
+            "get_global"(0) => get_global(r);
+            "call"(0) ignoring "name" => call(r);
+            "warp_map"(0) => warp_map(r);
+            "scan" => scan(r);
+            "while" => while_loop(r);
+            "cond"(1) => cond(r);
+            "num_programs"(0) => num_programs(r);
+            // Within a launch all prints are in order.
+            "debug_print" ignoring "ordered", "partitioned" => debug_print(r);
+            "profile_mark"(0) => profile_mark(r);
+            "check" ignoring "messages" => check(r);
+            "print_layout"(1) => print_layout(r);
+            "inline_mgpu"(0) ignoring "arg_layouts", "result_layouts" => inline_mgpu(r);
+            "inline_ptx" => inline_ptx(r);
         }
-        "program_id" | "num_programs" => {
-            r.arity(0)?;
-            let grid = r.importer.kernel.grid.clone();
-            let axis = grid[r.dim("axis", grid.len())? as usize];
-            if r.op.primitive == "program_id" {
-                r.result(OpKind::AxisIndex { axis }, Type::Scalar(DType::I32))?
-            } else {
-                let size = r.importer.kernel.axes[axis].size;
-                let v = r.importer.kernel.append_int(r.region, DType::I32, size as i64, r.loc);
-                r.results(&[v])?
-            }
-        }
-        "delay" => {
-            r.arity(1)?;
-            let nanos = r.scalar(0, "an integer scalar", DType::is_int)?;
-            r.effect(OpKind::Delay { nanos })?
-        }
-        "set_max_registers" => {
-            r.arity(0)?;
-            let n = r.count("n")?;
-            let Some(action) = r.member("action", RegisterAction::from_name)? else {
-                return Err(r.damaged("no action"));
-            };
-            r.effect(OpKind::SetMaxRegisters { action, n })?
-        }
-        "griddepcontrol_wait" => {
-            r.arity(0)?;
-            r.effect(OpKind::GridDependency {
-                action: GridDependencyAction::Wait,
-            })?
-        }
-        "griddepcontrol_launch_dependents" => {
-            r.arity(0)?;
-            r.effect(OpKind::GridDependency {
-                action: GridDependencyAction::LaunchDependents,
-            })?
-        }
-        "debug_print" => debug_print(r)?,
-        "profile_mark" => profile_mark(r)?,
-        "check" => check(r)?,
-        "print_layout" => {
-            r.arity(1)?;
-            let format = r.optional_text("fmt")?.unwrap_or("{}").to_string();
-            let what = if r.is_ref(0) {
-                PrintLayoutOf::Ref(r.data_ref(0)?)
-            } else {
-                PrintLayoutOf::Value(r.value(0)?)
-            };
-            r.effect(OpKind::PrintLayout { what, format })?
-        }
-        "inline_mgpu" => inline_mgpu(r)?,
-        "inline_ptx" => inline_ptx(r)?,
-        _ => return Ok(false),
     }
-    Ok(true)
+}
+
+/// The axis that the attribute names.
+fn axis(r: &mut OpReader<'_>) -> Result<Axis> {
+    let [id] = r.axis_ids("axis")? else {
+        return Err(r.damaged("one axis is due"));
+    };
+    r.importer.axis(*id)
+}
+
+fn grid_axis(r: &mut OpReader<'_>) -> Result<Axis> {
+    let rank = r.importer.kernel.grid.len();
+    let i = r.dim("axis", rank)?;
+    Ok(r.importer.kernel.grid[i as usize])
+}
+
+fn num_programs(r: &mut OpReader<'_>) -> Result<()> {
+    let axis = grid_axis(r)?;
+    let size = r.importer.kernel.axes[axis].size;
+    let v = r.importer.kernel.append_int(r.region, DType::I32, size as i64, r.loc);
+    r.results(&[v])
+}
+
+fn register_action(r: &mut OpReader<'_>) -> Result<RegisterAction> {
+    let action = r.member("action", RegisterAction::from_name)?;
+    action.ok_or_else(|| r.damaged("no action"))
+}
+
+fn print_layout(r: &mut OpReader<'_>) -> Result<()> {
+    let format = r.optional_text("fmt")?.unwrap_or("{}").to_string();
+    let what = match r.is_ref(0) {
+        true => PrintLayoutOf::Ref(r.data_ref(0)?),
+        false => PrintLayoutOf::Value(r.value(0)?),
+    };
+    r.declared(OpKind::PrintLayout { what, format })
 }
 
 /// What the transforms of `run_scoped`'s attribute make of a physical shape, as steps of a use. A use has those from a transposition
@@ -133,10 +122,7 @@ fn collective(r: &OpReader<'_>, ids: &[u32]) -> Result<bool> {
 }
 
 fn run_scoped(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(0)?;
-    let [body] = r.regions(1)? else {
-        unreachable!("one region was checked")
-    };
+    let [body] = r.regions()?;
     let ids = r.axis_ids("collective_axes")?;
     let shared = collective(r, ids)?;
     let lists = r.transforms("ref_transforms")?;
@@ -267,24 +253,17 @@ fn device_scratch(
 
 /// Ends a scope: its op, whose results are the region's.
 fn scope(r: &mut OpReader<'_>, allocs: Vec<Alloc>, collective: bool, body: Region, results: Vec<Value>) -> Result<()> {
-    let types: Vec<Type> = results.iter().map(|&v| r.ty(v).clone()).collect();
     r.importer.kernel.regions[body].results = results;
-    let results = r.emit(
-        OpKind::Scope {
-            allocs,
-            collective,
-            body,
-        },
-        types,
-    );
-    r.results(&results)
+    r.declared(OpKind::Scope {
+        allocs,
+        collective,
+        body,
+    })
 }
 
 /// Register references with initial values; their final values are the results.
 fn run_state(r: &mut OpReader<'_>) -> Result<()> {
-    let [body] = r.regions(1)? else {
-        unreachable!("one region was checked")
-    };
+    let [body] = r.regions()?;
     if !body.results.is_empty() {
         return Err(r.damaged("the body has results"));
     }
@@ -331,7 +310,6 @@ fn run_state(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 fn get_global(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(0)?;
     let Some(what) = r.optional_type("what")? else {
         return Err(r.damaged("`what` is missing"));
     };
@@ -357,11 +335,7 @@ fn get_global(r: &mut OpReader<'_>) -> Result<()> {
 
 /// The callee's ops take the op's place.
 fn call(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(0)?;
-    r.ignore("name");
-    let [body] = r.regions(1)? else {
-        unreachable!("one region was checked")
-    };
+    let [body] = r.regions()?;
     if !body.params.is_empty() {
         return Err(r.damaged("the body has parameters"));
     }
@@ -374,10 +348,7 @@ fn call(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 fn warp_map(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(0)?;
-    let [body] = r.regions(1)? else {
-        unreachable!("one region was checked")
-    };
+    let [body] = r.regions()?;
     let [id] = r.axis_ids("axis")? else {
         return Err(r.damaged("one axis is due"));
     };
@@ -389,9 +360,6 @@ fn warp_map(r: &mut OpReader<'_>) -> Result<()> {
         return Err(Error::unsupported("a warp region inside of a warp region")
             .remedy("branch on the warp's index instead of nesting"));
     }
-    if !body.params.is_empty() || !body.results.is_empty() {
-        return Err(r.damaged("the body has parameters or results"));
-    }
     let axis = match r.importer.axis(*id) {
         Ok(axis) if r.importer.kernel.axes[axis].kind == AxisKind::Warp => axis,
         Ok(_) => return Err(r.damaged("an axis that is not one of warps")),
@@ -400,7 +368,7 @@ fn warp_map(r: &mut OpReader<'_>) -> Result<()> {
     r.importer.warp_axis = Some(axis);
     let body = r.importer.region(body, Group::Warp, r.loc)?;
     r.importer.warp_axis = None;
-    r.effect(OpKind::WarpMap {
+    r.declared(OpKind::WarpMap {
         axis,
         inits: vec![],
         body,
@@ -408,9 +376,7 @@ fn warp_map(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 fn scan(r: &mut OpReader<'_>) -> Result<()> {
-    let [body] = r.regions(1)? else {
-        unreachable!("one region was checked")
-    };
+    let [body] = r.regions()?;
     let length = r.int("length")?;
     let num_carry = r.count("num_carry")? as usize;
     let reverse = r.bool_or("reverse", false)?;
@@ -420,132 +386,61 @@ fn scan(r: &mut OpReader<'_>) -> Result<()> {
             .expected("0 to 2^31 - 2 steps")
             .remedy("nest two loops"));
     }
-    let operands = r.values_from(0)?;
-    if num_carry > operands.len() || num_carry > body.results.len() || body.params.len() != operands.len() {
+    let mut inits = r.values_from(0)?;
+    if num_carry > inits.len() || num_carry > r.op.results.len() {
         return Err(r.damaged("the number of carries"));
     }
-    let (inits, xs) = operands.split_at(num_carry);
-    let unroll = u32::try_from(unroll)
-        .ok()
-        .filter(|&n| n >= 1)
-        .ok_or_else(|| r.damaged("`unroll`"))?;
-    for (param, &init) in body.params.iter().zip(inits) {
-        if value_type(param)? != *r.ty(init) {
-            return Err(r.damaged("a carry of another type"));
-        }
+    let xs = inits.split_off(num_carry);
+    let unroll = u32::try_from(unroll).ok().filter(|&n| n >= 1);
+    let unroll = unroll.ok_or_else(|| r.damaged("`unroll`"))?;
+    let mut stacked: Vec<Type> = xs.iter().map(|x| r.ty(*x).clone()).collect();
+    for i in num_carry..r.op.results.len() {
+        stacked.push(r.result_type(i)?);
     }
-    for (param, &x) in body.params[num_carry..].iter().zip(xs) {
-        let (slice, whole) = (value_type(param)?, r.ty(x));
-        let fits = slice.dtype() == whole.dtype()
-            && whole
-                .shape()
-                .split_first()
-                .is_some_and(|(&n, rest)| n == length as u64 && rest == slice.shape());
-        if !fits {
-            return Err(r.damaged("a slice of another type").got(format!("{slice} of {whole}")));
-        }
+    if stacked.iter().any(|ty| ty.shape().first() != Some(&(length as u64))) {
+        return Err(r.damaged("an array of another length than the scan's"));
     }
     let region = r.importer.kernel.new_region(r.group());
     let counter = r.importer.kernel.new_value(Type::Scalar(DType::I32), r.group());
     r.importer.kernel.regions[region].params.push(counter);
-    let loc = r.loc;
-    let results = r.importer.scoped(|importer| {
-        importer.region_params(&body.params, region)?;
-        importer.ops(&body.ops, region)?;
-        importer.operands_as_values(&body.results, region, loc)
-    })?;
-    let mut types = vec![];
-    for (i, &v) in results.iter().enumerate() {
-        let ty = r.ty(v).clone();
-        if let Some(&init) = inits.get(i) {
-            if *r.ty(init) != ty {
-                return Err(r.damaged("a carry that changes its type"));
-            }
-            types.push(ty);
-        } else {
-            let mut shape = Shape::from_slice(&[length as u64]);
-            shape.extend_from_slice(ty.shape());
-            types.push(Type::of(ty.dtype(), super::types::shape(&shape)?));
-        }
-    }
-    r.importer.kernel.regions[region].results = results;
+    r.importer.fill(body, region, r.loc)?;
     let lower = r.importer.kernel.append_int(r.region, DType::I32, 0, r.loc);
     let upper = r.importer.kernel.append_int(r.region, DType::I32, length, r.loc);
-    let (inits, xs) = (inits.to_vec(), xs.to_vec());
-    let results = r.emit(
-        OpKind::For {
-            lower,
-            upper,
-            inits,
-            xs,
-            reverse,
-            unroll,
-            body: region,
-        },
-        types,
-    );
-    r.results(&results)
+    r.declared(OpKind::For {
+        lower,
+        upper,
+        inits,
+        xs,
+        reverse,
+        unroll,
+        body: region,
+    })
 }
 
 fn while_loop(r: &mut OpReader<'_>) -> Result<()> {
-    let [cond, body] = r.regions(2)? else {
-        unreachable!("two regions were checked")
-    };
+    let [cond, body] = r.regions()?;
     let inits = r.values_from(0)?;
     let cond = r.importer.region(cond, r.group(), r.loc)?;
     let body = r.importer.region(body, r.group(), r.loc)?;
-    let types: Vec<Type> = inits.iter().map(|&v| r.ty(v).clone()).collect();
-    let of = |values: &[Value]| values.iter().map(|&v| r.ty(v).clone()).collect::<Vec<_>>();
-    let regions = &r.importer.kernel.regions;
-    if of(&regions[cond].results) != [Type::Scalar(DType::Bool)] {
-        return Err(r.damaged("a condition that is no bool"));
-    }
-    for values in [&regions[cond].params, &regions[body].params, &regions[body].results] {
-        if of(values) != types {
-            return Err(r.damaged("a carry that changes its type"));
-        }
-    }
     // JAX's condition only looks at the carries; ours hands them on.
     let passed = r.importer.kernel.regions[cond].params.clone();
     r.importer.kernel.regions[cond].results.extend(passed);
-    let results = r.emit(OpKind::While { inits, cond, body }, types);
-    r.results(&results)
+    r.declared(OpKind::While { inits, cond, body })
 }
 
 fn cond(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(1)?;
-    if r.op.regions.is_empty() || r.op.regions.iter().any(|b| !b.params.is_empty()) {
-        return Err(r.damaged("branches with parameters, or none"));
-    }
-    let selector = r.scalar(0, "i32 or bool", |d| matches!(d, DType::I32 | DType::Bool))?;
-    if r.ty(selector).dtype() == DType::Bool && r.op.regions.len() != 2 {
-        return Err(r.damaged("the number of branches for a bool"));
-    }
+    let selector = r.value(0)?;
     let mut arms = vec![];
-    let mut types: Option<Vec<Type>> = None;
     for branch in &r.op.regions {
-        let arm = r.importer.region(branch, r.group(), r.loc)?;
-        let of: Vec<Type> = r.importer.kernel.regions[arm]
-            .results
-            .iter()
-            .map(|&v| r.ty(v).clone())
-            .collect();
-        if types.get_or_insert_with(|| of.clone()) != &of {
-            return Err(r.damaged("branches with different results"));
-        }
-        arms.push(arm);
+        arms.push(r.importer.region(branch, r.group(), r.loc)?);
     }
-    let results = r.emit(OpKind::Switch { selector, arms }, types.unwrap_or_default());
-    r.results(&results)
+    r.declared(OpKind::Switch { selector, arms })
 }
 
 fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
     let args = r.values_from(0)?;
     let mut format = r.text("fmt")?.to_string();
     let placeholders = r.bool_or("has_placeholders", false)?;
-    // Within a launch all prints are in order.
-    r.ignore("ordered");
-    r.ignore("partitioned");
     if !placeholders {
         format = format.replace('{', "{{").replace('}', "}}");
         for _ in &args {
@@ -553,7 +448,7 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
         }
     }
     text_format::parse(&format, args.len())?;
-    r.effect(OpKind::DebugPrint {
+    r.declared(OpKind::DebugPrint {
         format,
         args,
         then: AfterPrint::GoesOn,
@@ -561,7 +456,6 @@ fn debug_print(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 fn profile_mark(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(0)?;
     let name = r.text("name")?.to_string();
     let edge = match r.bool_or("ends", false)? {
         false => ProfileEdge::Begins,
@@ -570,12 +464,11 @@ fn profile_mark(r: &mut OpReader<'_>) -> Result<()> {
     if r.importer.kernel.compiler_params.profile_space == 0 {
         return Err(r.damaged("a kernel without a profile"));
     }
-    r.effect(OpKind::ProfileMark { name, edge })
+    r.declared(OpKind::ProfileMark { name, edge })
 }
 
 /// A check that nobody asked for is none.
 fn check(r: &mut OpReader<'_>) -> Result<()> {
-    r.ignore("messages");
     let format = r.optional_text("fmt")?;
     if !r.bool_or("enabled", false)? {
         return r.results(&[]);
@@ -593,7 +486,7 @@ fn check(r: &mut OpReader<'_>) -> Result<()> {
         then: AfterPrint::Fails,
     };
     kernel.append(fails, print, [], loc);
-    r.effect(OpKind::Switch {
+    r.declared(OpKind::Switch {
         selector: failed,
         arms: vec![holds, fails],
     })
@@ -628,11 +521,8 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
         }
         Some(_) => return Err(newer("the constant `asm` of `inline_mgpu`")),
     };
-    r.arity(0)?;
-    r.ignore("arg_layouts");
-    r.ignore("result_layouts");
     match fence_of(asm) {
-        Some(kind) => r.effect(OpKind::Fence { kind }),
+        Some(kind) => r.declared(OpKind::Fence { kind }),
         None => {
             let code = InlinePtx {
                 text: asm.clone(),
@@ -646,7 +536,7 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
                 unchecked: None,
                 maps: vec![],
             };
-            r.effect(inline(code, vec![], vec![]))
+            r.declared(inline(code, vec![], vec![]))
         }
     }
 }
@@ -714,6 +604,7 @@ fn inline_ptx(r: &mut OpReader<'_>) -> Result<()> {
     if code.once && code.whole.is_some() {
         return Err(r.damaged("a text that runs once a lane and in one lane"));
     }
+    // What does not fit together is the user's mistake, found when the text is read.
     let results = r.emit(inline(code, refs, args), types);
     r.results(&results)
 }

@@ -10,20 +10,6 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel_ir::*;
 
-/// Imports the op if it is one of these; false if it is not.
-pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
-    match r.op.primitive.as_str() {
-        "gather" => gather(r)?,
-        "scatter" => scatter(r, PutOp::Set)?,
-        "scatter_add" | "scatter_sub" => scatter(r, PutOp::Add)?,
-        "scatter_mul" => scatter(r, PutOp::Mul)?,
-        "scatter_max" => scatter(r, PutOp::Max)?,
-        "scatter_min" => scatter(r, PutOp::Min)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
 /// A position that stays outside of every array whatever is added within a window.
 const OUTSIDE: i64 = -(1 << 30);
 
@@ -305,19 +291,13 @@ fn outside(r: &mut OpReader<'_>, promised: Outside) -> Result<Outside> {
     }
 }
 
-fn gather(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(3)?;
+pub fn gather(r: &mut OpReader<'_>) -> Result<()> {
     let (a, indices, fill) = (r.value(0)?, r.value(1)?, r.value(2)?);
     let (from, to) = (r.ty(a).clone(), r.result_type(0)?);
     if *r.ty(fill) != Type::Scalar(from.dtype()) || to.dtype() != from.dtype() {
         return Err(r.damaged("the element types"));
     }
-    let sizes = r
-        .ints("slice_sizes")?
-        .iter()
-        .map(|&n| u64::try_from(n))
-        .collect::<std::result::Result<_, _>>();
-    let sizes = sizes.map_err(|_| r.damaged("a negative size"))?;
+    let sizes = r.sizes("slice_sizes")?;
     let names = Names {
         window: "offset_dims",
         dropped: "collapsed_slice_dims",
@@ -335,7 +315,7 @@ fn gather(r: &mut OpReader<'_>) -> Result<()> {
     }
     if windows.count() != 1 {
         let at = windows.positions(r, outside)?;
-        return r.result(OpKind::Take { a, at, fill }, to);
+        return r.declared(OpKind::Take { a, at, fill });
     }
     let (starts, inside) = windows.only(r, outside)?;
     let window = Type::of(from.dtype(), windows.sizes.as_slice());
@@ -352,8 +332,7 @@ fn gather(r: &mut OpReader<'_>) -> Result<()> {
     r.results(&[x])
 }
 
-fn scatter(r: &mut OpReader<'_>, op: PutOp) -> Result<()> {
-    r.arity(3)?;
+pub fn scatter(r: &mut OpReader<'_>, op: PutOp) -> Result<()> {
     let (a, indices, mut update) = (r.value(0)?, r.value(1)?, r.value(2)?);
     let (to, part) = (r.ty(a).clone(), r.ty(update).clone());
     if part.dtype() != to.dtype() {
@@ -453,5 +432,5 @@ fn scatter_one(
     if window == ty {
         return r.results(&[new]);
     }
-    r.result(OpKind::DynamicUpdateSlice { a, update: new, starts }, ty)
+    r.declared(OpKind::DynamicUpdateSlice { a, update: new, starts })
 }

@@ -4,7 +4,7 @@ use super::op_reader::OpReader;
 use super::proto;
 use super::remedies::instead_of;
 use super::types::{array_type, shape};
-use super::{arrays, control, gather, memory, order, products, types};
+use super::{arrays, control, memory, types};
 use crate::error::{Error, Loc, RefId, Result};
 use crate::kernel_ir::*;
 use cranelift_entity::PrimaryMap;
@@ -430,12 +430,18 @@ impl Importer {
     /// A descriptor region as a region of the kernel: parameters, ops, results.
     pub fn region(&mut self, r: &proto::Region, group: Group, loc: Loc) -> Result<Region> {
         let region = self.kernel.new_region(group);
+        self.fill(r, region, loc)?;
+        Ok(region)
+    }
+
+    /// The same into a region of the kernel, behind what is there.
+    pub fn fill(&mut self, r: &proto::Region, region: Region, loc: Loc) -> Result<()> {
         self.scoped(|this| {
             this.region_params(&r.params, region)?;
             this.ops(&r.ops, region)?;
             let results = this.operands_as_values(&r.results, region, loc)?;
             this.kernel.regions[region].results = results;
-            Ok(region)
+            Ok(())
         })
     }
 
@@ -458,12 +464,7 @@ impl Importer {
 
     fn op(&mut self, op: &proto::Op, region: Region) -> Result<()> {
         let mut reader = OpReader::new(self, op, region)?;
-        let known = arrays::import(&mut reader)?
-            || products::import(&mut reader)?
-            || gather::import(&mut reader)?
-            || order::import(&mut reader)?
-            || control::import(&mut reader)?
-            || memory::import(&mut reader)?;
+        let known = arrays::import(&mut reader)? || control::import(&mut reader)? || memory::import(&mut reader)?;
         if !known {
             return Err(
                 Error::unsupported(format!("the primitive `{}`", op.primitive)).remedy(instead_of(&op.primitive))

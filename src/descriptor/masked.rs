@@ -7,7 +7,6 @@ use crate::kernel_ir::*;
 
 /// `masked_load`: a reference, a mask or nothing, what stands where it is false or nothing.
 pub fn load(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(3)?;
     let src = r.data_ref(0)?;
     let mask = mask(r, 1, &src.shape)?;
     let ty = super::memory::type_of(&src)?;
@@ -16,14 +15,13 @@ pub fn load(r: &mut OpReader<'_>) -> Result<()> {
         let other = r.value(2)?;
         let other = r.converted(other, ty.dtype());
         let other = broadcast(r, other, ty.shape(), "other")?;
-        x = chosen(r, mask, x, other, &ty);
+        x = r.choose(mask, x, other);
     }
     r.results(&[x])
 }
 
 /// `masked_swap`: a reference, a value, a mask or nothing. What was there is loaded where somebody wants it.
 pub fn swap(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(3)?;
     let dst = r.data_ref(0)?;
     let ty = super::memory::type_of(&dst)?;
     let value = r.value(1)?;
@@ -72,14 +70,6 @@ fn broadcast(r: &mut OpReader<'_>, v: Value, shape: &[u64], what: &str) -> Resul
     let dims = (new as u32..rank as u32).collect();
     let result = Type::of(ty.dtype(), super::types::shape(shape)?);
     Ok(r.emit1(OpKind::Broadcast { a: v, dims }, result))
-}
-
-fn chosen(r: &mut OpReader<'_>, mask: Value, x: Value, other: Value, ty: &Type) -> Value {
-    let kind = OpKind::Select {
-        which: mask,
-        cases: vec![other, x],
-    };
-    r.emit1(kind, ty.clone())
 }
 
 /// Whether everything is loaded or stored.
@@ -141,7 +131,7 @@ fn store(r: &mut OpReader<'_>, dst: &RefUse, mask: Option<Value>, value: Value, 
     };
     // Of one layout with the mask, though its elements may be equal.
     let nothing = r.int_splat(&ty, 0);
-    let value = chosen(r, mask, value, nothing, &ty);
+    let value = r.choose(mask, value, nothing);
     r.emit(OpKind::StoreMasked { dst, mask, value }, []);
     Ok(())
 }

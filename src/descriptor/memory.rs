@@ -4,335 +4,267 @@ use super::half_bytes;
 use super::indexed::indexed;
 use super::masked;
 use super::multicast;
-use super::op_reader::OpReader;
+use super::op_reader::{OpReader, imports};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
 
-/// What `+` is of a type.
-fn sum(dtype: DType, a: Value, b: Value) -> OpKind {
-    let op = if dtype == DType::Bool {
+/// Imports the op if it is one of these; false if it is not.
+pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
+    imports! { r,
+        "wait_gmem_to_smem"(0) => OpKind::WaitGmemToSmem { n: r.count("n")? };
+        "wait_smem_to_gmem"(0) => OpKind::WaitSmemToGmem { n: r.count("n")?, scope: wait_scope(r)? };
+        "commit_group"(0) => OpKind::CommitGroup;
+        "commit_smem"(0) => OpKind::CommitSmem;
+        "barrier_arrive"(2) => OpKind::BarrierArrive { barrier: r.barrier(0)?, predicate: r.predicate(1)? };
+        "barrier_wait" | "barrier_arrive_and_wait"(1) => OpKind::BarrierWait { barrier: awaited(r)?, phases: None };
+        "barrier_test"(1) => OpKind::BarrierTest { barrier: r.barrier(0)?, phases: None };
+        "mbarrier_arrive"(2) => OpKind::MbarrierArrive {
+            barrier: r.barrier(0)?,
+            count: i32_scalar(r, 1)?,
+            by: r.member("by", Arriving::from_name)?.unwrap_or(Arriving::One),
+            order: barrier_order(r)?,
+        };
+        "mbarrier_expect"(2) => OpKind::MbarrierExpect {
+            barrier: r.barrier(0)?, bytes: i32_scalar(r, 1)?, arrives: r.bool_or("arrives", true)?
+        };
+        "mbarrier_wait"(2) => OpKind::MbarrierWait { barrier: r.barrier(0)?, phase: i32_scalar(r, 1)?, order: barrier_order(r)? };
+        "semaphore_read"(1) => OpKind::SemaphoreRead { semaphore: r.semaphore(0)? };
+        "semaphore_wait"(3) => OpKind::SemaphoreWait {
+            semaphore: r.semaphore(0)?, value: i32_scalar(r, 1)?, decrement: decrement(r)?, scope: scope(r)?
+        };
+        "semaphore_signal_multicast"(2) => OpKind::SemaphoreSignal {
+            semaphore: r.semaphore(0).and_then(|u| on_all(r, u))?, value: i32_scalar(r, 1)?, scope: MemoryScope::Sys
+        };
+        "wgmma_wait"(0) => OpKind::WgmmaWait { n: r.count("n")?, accs: vec![] };
+        others: {
+            "load"(1) => load(r);
+            "store"(2) => store(r);
+            "swap"(2) => swap(r);
+            "addupdate"(2) => add_update(r);
+            "atomic_store"(2) => atomic_store(r);
+            "masked_load"(3) => masked::load(r);
+            "masked_swap"(3) => masked::swap(r);
+            "copy_gmem_to_smem"(4) => copy_gmem_to_smem(r);
+            "copy_smem_to_gmem"(3) => copy_smem_to_gmem(r);
+            "async_prefetch"(2) => prefetch(r);
+            "async_store_smem"(4) => async_store_smem(r);
+            "multimem_store"(2) => multimem_store(r);
+            "multimem_load_reduce"(1) => multimem_load_reduce(r);
+            "semaphore_signal"(4) ignoring "device_id_type" => semaphore_signal(r);
+            "semaphore_signal_parallel" => semaphore_signal_parallel(r);
+            "wgmma"(3) => wgmma(r);
+            "wgmma_accumulator_deref"(1) => read_accumulator(r);
+            "wgmma_accumulator_store"(2) => store_accumulator(r);
+        }
+    }
+}
+
+fn load(r: &mut OpReader<'_>) -> Result<()> {
+    // Whether the user insists on a fast path changes no result.
+    r.bool_or("optimized", true)?;
+    let src = r.data_ref(0)?;
+    match indexed(r, &src)? {
+        Some(indexed) => {
+            let x = indexed.load(r, type_of(&src)?.dtype());
+            r.results(&[x])
+        }
+        None => r.declared(OpKind::Load { src }),
+    }
+}
+
+fn store(r: &mut OpReader<'_>) -> Result<()> {
+    r.bool_or("optimized", true)?;
+    let (dst, value) = destination(r)?;
+    if let Some(indexed) = indexed(r, &dst)? {
+        indexed.store(r, value);
+        return r.results(&[]);
+    }
+    match half_bytes::store(r, &dst, value) {
+        true => r.results(&[]),
+        false => r.declared(OpKind::Store { dst, value }),
+    }
+}
+
+fn swap(r: &mut OpReader<'_>) -> Result<()> {
+    let (dst, value) = destination(r)?;
+    let ty = type_of(&dst)?;
+    if let Some(indexed) = indexed(r, &dst)? {
+        let old = indexed.load(r, ty.dtype());
+        indexed.store(r, value);
+        return r.results(&[old]);
+    }
+    if half_bytes::find(r, &dst).is_some() {
+        let old = r.emit1(OpKind::Load { src: dst.clone() }, ty);
+        half_bytes::store(r, &dst, value);
+        return r.results(&[old]);
+    }
+    r.declared(OpKind::Swap { dst, value })
+}
+
+fn add_update(r: &mut OpReader<'_>) -> Result<()> {
+    let (dst, value) = destination(r)?;
+    let ty = type_of(&dst)?;
+    let sum = if ty.dtype() == DType::Bool {
         BinaryOp::Or
     } else {
         BinaryOp::Add
     };
-    OpKind::Binary { op, a, b }
+    let Some(indexed) = indexed(r, &dst)? else {
+        let old = r.emit1(OpKind::Load { src: dst.clone() }, ty);
+        let value = r.binary(sum, old, value);
+        return r.declared(OpKind::Store { dst, value });
+    };
+    if indexed.is_sliced {
+        let old = indexed.load(r, ty.dtype());
+        let value = r.binary(sum, old, value);
+        indexed.store(r, value);
+        return r.results(&[]);
+    }
+    // What an index names twice is updated twice.
+    if !ty.dtype().is_int() || ty.dtype().bits() < 32 {
+        return Err(
+            Error::unsupported(format!("adding {} at arrays of indices of a reference", ty.dtype()))
+                .expected("integers of 32 or 64 bits, which are added atomically")
+                .remedy("add to the loaded array (x.at[i].add(y)) and store that, or use plgpu.atomic_add"),
+        );
+    }
+    indexed.update(r, AtomicOp::Add, value);
+    r.results(&[])
 }
 
-/// Imports the op if it is one of these; false if it is not.
-pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
-    match r.op.primitive.as_str() {
-        "load" => {
-            r.arity(1)?;
-            // Whether the user insists on a fast path changes no result.
-            r.bool_or("optimized", true)?;
-            let src = r.data_ref(0)?;
-            let ty = type_of(&src)?;
-            if let Some(indexed) = indexed(r, &src)? {
-                let x = indexed.load(r, ty.dtype());
-                return r.results(&[x]).map(|()| true);
-            }
-            r.result(OpKind::Load { src }, ty)?
+fn atomic_store(r: &mut OpReader<'_>) -> Result<()> {
+    r.bool_or("optimized", true)?;
+    let (dst, value) = destination(r)?;
+    let Some(op) = r.member("atomic", AtomicOp::from_name)? else {
+        return Err(r.damaged("no operation"));
+    };
+    match indexed(r, &dst)? {
+        Some(indexed) => {
+            indexed.update(r, op, value);
+            r.results(&[])
         }
-        "store" => {
-            r.arity(2)?;
-            r.bool_or("optimized", true)?;
-            let (dst, value) = destination(r)?;
-            if let Some(indexed) = indexed(r, &dst)? {
-                indexed.store(r, value);
-                return r.results(&[]).map(|()| true);
-            }
-            if half_bytes::store(r, &dst, value) {
-                return r.results(&[]).map(|()| true);
-            }
-            r.effect(OpKind::Store { dst, value })?
-        }
-        "swap" => {
-            r.arity(2)?;
-            let (dst, value) = destination(r)?;
-            let ty = type_of(&dst)?;
-            if let Some(indexed) = indexed(r, &dst)? {
-                let old = indexed.load(r, ty.dtype());
-                indexed.store(r, value);
-                return r.results(&[old]).map(|()| true);
-            }
-            if half_bytes::find(r, &dst).is_some() {
-                let old = r.emit1(OpKind::Load { src: dst.clone() }, ty);
-                half_bytes::store(r, &dst, value);
-                return r.results(&[old]).map(|()| true);
-            }
-            r.result(OpKind::Swap { dst, value }, ty)?
-        }
-        "addupdate" => {
-            r.arity(2)?;
-            let (dst, value) = destination(r)?;
-            let ty = type_of(&dst)?;
-            if let Some(indexed) = indexed(r, &dst)? {
-                if indexed.is_sliced {
-                    let old = indexed.load(r, ty.dtype());
-                    let value = r.emit1(sum(ty.dtype(), old, value), ty);
-                    indexed.store(r, value);
-                    return r.results(&[]).map(|()| true);
-                }
-                // What an index names twice is updated twice.
-                if !ty.dtype().is_int() || ty.dtype().bits() < 32 {
-                    return Err(Error::unsupported(format!(
-                        "adding {} at arrays of indices of a reference",
-                        ty.dtype()
-                    ))
-                    .expected("integers of 32 or 64 bits, which are added atomically")
-                    .remedy("add to the loaded array (x.at[i].add(y)) and store that, or use plgpu.atomic_add"));
-                }
-                indexed.update(r, AtomicOp::Add, value);
-                return r.results(&[]).map(|()| true);
-            }
-            let old = r.emit1(OpKind::Load { src: dst.clone() }, ty.clone());
-            let value = r.emit1(sum(ty.dtype(), old, value), ty);
-            r.effect(OpKind::Store { dst, value })?
-        }
-        "atomic_store" => {
-            r.arity(2)?;
-            r.bool_or("optimized", true)?;
-            let (dst, value) = destination(r)?;
-            let Some(op) = r.member("atomic", AtomicOp::from_name)? else {
-                return Err(r.damaged("no operation"));
-            };
-            if let Some(indexed) = indexed(r, &dst)? {
-                indexed.update(r, op, value);
-                return r.results(&[]).map(|()| true);
-            }
-            r.effect(OpKind::AtomicUpdate { op, dst, value })?
-        }
-        "masked_load" => masked::load(r)?,
-        "masked_swap" => masked::swap(r)?,
-        "copy_gmem_to_smem" => copy_gmem_to_smem(r)?,
-        "copy_smem_to_gmem" => copy_smem_to_gmem(r)?,
-        "wait_gmem_to_smem" => {
-            r.arity(0)?;
-            let n = r.count("n")?;
-            r.effect(OpKind::WaitGmemToSmem { n })?
-        }
-        "wait_smem_to_gmem" => {
-            r.arity(0)?;
-            let n = r.count("n")?;
-            let scope = if r.bool_or("wait_read_only", false)? {
-                WaitScope::SmemRead
-            } else {
-                WaitScope::Complete
-            };
-            r.effect(OpKind::WaitSmemToGmem { n, scope })?
-        }
-        "commit_group" => {
-            r.arity(0)?;
-            r.effect(OpKind::CommitGroup)?
-        }
-        "commit_smem" => {
-            r.arity(0)?;
-            r.effect(OpKind::CommitSmem)?
-        }
-        "async_prefetch" => {
-            r.arity(2)?;
-            let src = r.data_ref(0)?;
-            in_gmem(r, &src)?;
-            let predicate = r.predicate(1)?;
-            let collective_axes = r.cluster_axes("collective_axes")?;
-            let leader_tracked = leader_tracked(r, src.shape.len())?;
-            r.effect(OpKind::Prefetch {
-                src,
-                collective_axes,
-                leader_tracked,
-                predicate,
-            })?
-        }
-        "async_store_smem" => async_store_smem(r)?,
-        "multimem_store" => {
-            r.arity(2)?;
-            let value = r.value(0)?;
-            let mut dst = r.data_ref(1)?;
-            on_all(r, &mut dst)?;
-            fits(r, &dst, value)?;
-            r.effect(OpKind::Store { dst, value })?
-        }
-        "multimem_load_reduce" => {
-            r.arity(1)?;
-            let mut src = r.data_ref(0)?;
-            on_all(r, &mut src)?;
-            let op = match r.text("reduction_op")? {
-                "add" => ReduceOp::Sum,
-                "max" => ReduceOp::Max,
-                "min" => ReduceOp::Min,
-                "and" => ReduceOp::And,
-                "or" => ReduceOp::Or,
-                "xor" => ReduceOp::Xor,
-                other => return Err(newer(format!("`multimem_load_reduce` with {other:?}"))),
-            };
-            let value = multicast::reduce(r, op, &src)?;
-            r.results(&[value])?
-        }
-
-        "barrier_arrive" => {
-            r.arity(2)?;
-            let barrier = r.barrier(0)?;
-            let predicate = r.predicate(1)?;
-            r.effect(OpKind::BarrierArrive { barrier, predicate })?
-        }
-        "barrier_wait" => {
-            r.arity(1)?;
-            let barrier = r.barrier(0)?;
-            r.effect(OpKind::BarrierWait { barrier, phases: None })?
-        }
-        "barrier_arrive_and_wait" => {
-            r.arity(1)?;
-            let barrier = r.barrier(0)?;
-            r.emit(
-                OpKind::BarrierArrive {
-                    barrier: barrier.clone(),
-                    predicate: None,
-                },
-                [],
-            );
-            r.effect(OpKind::BarrierWait { barrier, phases: None })?
-        }
-        "barrier_test" => {
-            r.arity(1)?;
-            let barrier = r.barrier(0)?;
-            r.result(OpKind::BarrierTest { barrier, phases: None }, Type::Scalar(DType::Bool))?
-        }
-        "mbarrier_arrive" => {
-            r.arity(2)?;
-            let (barrier, count) = (r.barrier(0)?, i32_scalar(r, 1)?);
-            let by = r.member("by", Arriving::from_name)?.unwrap_or(Arriving::One);
-            let order = barrier_order(r)?;
-            r.effect(OpKind::MbarrierArrive {
-                barrier,
-                count,
-                by,
-                order,
-            })?
-        }
-        "mbarrier_expect" => {
-            r.arity(2)?;
-            let (barrier, bytes) = (r.barrier(0)?, i32_scalar(r, 1)?);
-            let arrives = r.bool_or("arrives", true)?;
-            r.effect(OpKind::MbarrierExpect {
-                barrier,
-                bytes,
-                arrives,
-            })?
-        }
-        "mbarrier_wait" => {
-            r.arity(2)?;
-            let (barrier, phase) = (r.barrier(0)?, i32_scalar(r, 1)?);
-            let order = barrier_order(r)?;
-            r.effect(OpKind::MbarrierWait { barrier, phase, order })?
-        }
-        "semaphore_signal" => {
-            r.arity(4)?;
-            let mut semaphore = r.semaphore(0)?;
-            let value = i32_scalar(r, 1)?;
-            if let Some(device) = r.device(2)? {
-                semaphore.place = r.importer.peer(device);
-            }
-            if !r.is_absent(3)? {
-                return Err(Error::unsupported("`semaphore_signal` to a core of a device")
-                    .remedy("a GPU has no cores that a signal could name: leave out core_index"));
-            }
-            r.ignore("device_id_type");
-            let scope = scope(r)?;
-            r.effect(OpKind::SemaphoreSignal {
-                semaphore,
-                value,
-                scope,
-            })?
-        }
-        "semaphore_wait" => {
-            r.arity(3)?;
-            let semaphore = r.semaphore(0)?;
-            let value = i32_scalar(r, 1)?;
-            let decrement = r.scalar(2, "bool", |d| d == DType::Bool)?;
-            let decrement = match r.importer.kernel.facts(decrement).as_constant() {
-                Some(x) => x != 0,
-                None => {
-                    return Err(Error::unsupported("`semaphore_wait` with a dynamic `decrement`")
-                        .remedy("pass decrement=True or False"));
-                }
-            };
-            let scope = scope(r)?;
-            r.effect(OpKind::SemaphoreWait {
-                semaphore,
-                value,
-                decrement,
-                scope,
-            })?
-        }
-        "semaphore_read" => {
-            r.arity(1)?;
-            let semaphore = r.semaphore(0)?;
-            r.result(OpKind::SemaphoreRead { semaphore }, Type::Scalar(DType::I32))?
-        }
-        "semaphore_signal_parallel" => {
-            let mut signals = vec![];
-            for i in 0..r.op.operands.len() {
-                let [semaphore, value, device] = r.list(i)? else {
-                    return Err(r.damaged("a signal is [semaphore, increment, device]"));
-                };
-                let mut semaphore = r.semaphore_of(semaphore)?;
-                let value = r.importer.value(value, r.region, r.loc)?;
-                if !r.ty(value).is_scalar() || !r.ty(value).dtype().is_int() {
-                    return Err(r.damaged("an increment that is no integer scalar"));
-                }
-                let value = r.importer.as_i32(value, r.region, r.loc);
-                if let Some(device) = r.device_of(device)? {
-                    semaphore.place = r.importer.peer(device);
-                }
-                signals.push((semaphore, value));
-            }
-            r.effect(OpKind::SemaphoreSignalParallel {
-                signals,
-                scope: MemoryScope::Sys,
-            })?
-        }
-        "semaphore_signal_multicast" => {
-            r.arity(2)?;
-            let mut semaphore = r.semaphore(0)?;
-            on_all(r, &mut semaphore)?;
-            let value = i32_scalar(r, 1)?;
-            r.effect(OpKind::SemaphoreSignal {
-                semaphore,
-                value,
-                scope: MemoryScope::Sys,
-            })?
-        }
-
-        "wgmma" => wgmma(r)?,
-        "wgmma_wait" => {
-            r.arity(0)?;
-            let n = r.count("n")?;
-            r.effect(OpKind::WgmmaWait { n, accs: vec![] })?
-        }
-        "wgmma_accumulator_deref" => {
-            r.arity(1)?;
-            let acc = accumulator(r, 0)?;
-            if r.bool_or("wait", true)? {
-                let n = r.count("wait_n")?;
-                r.emit(OpKind::WgmmaWait { n, accs: vec![] }, []);
-            }
-            let ty = type_of(&acc)?;
-            r.result(OpKind::AccRead { acc: AccUse::Ref(acc) }, ty)?
-        }
-        "wgmma_accumulator_store" => {
-            r.arity(2)?;
-            let dst = accumulator(r, 0)?;
-            let value = r.value(1)?;
-            fits(r, &dst, value)?;
-            // JAX's equation may have the new contents as its result.
-            let results: &[Value] = if r.op.results.is_empty() { &[] } else { &[value] };
-            r.results(results)?;
-            r.emit(OpKind::Store { dst, value }, []);
-        }
-        _ => return Ok(false),
+        None => r.declared(OpKind::AtomicUpdate { op, dst, value }),
     }
-    Ok(true)
+}
+
+fn wait_scope(r: &mut OpReader<'_>) -> Result<WaitScope> {
+    Ok(match r.bool_or("wait_read_only", false)? {
+        true => WaitScope::SmemRead,
+        false => WaitScope::Complete,
+    })
+}
+
+fn prefetch(r: &mut OpReader<'_>) -> Result<()> {
+    let src = r.data_ref(0)?;
+    in_gmem(r, &src)?;
+    let predicate = r.predicate(1)?;
+    let collective_axes = r.cluster_axes("collective_axes")?;
+    let leader_tracked = leader_tracked(r, src.shape.len())?;
+    r.declared(OpKind::Prefetch {
+        src,
+        collective_axes,
+        leader_tracked,
+        predicate,
+    })
+}
+
+fn multimem_store(r: &mut OpReader<'_>) -> Result<()> {
+    let (value, dst) = (r.value(0)?, r.data_ref(1)?);
+    let dst = on_all(r, dst)?;
+    r.declared(OpKind::Store { dst, value })
+}
+
+fn multimem_load_reduce(r: &mut OpReader<'_>) -> Result<()> {
+    let src = r.data_ref(0)?;
+    let src = on_all(r, src)?;
+    let op = match r.text("reduction_op")? {
+        "add" => ReduceOp::Sum,
+        "max" => ReduceOp::Max,
+        "min" => ReduceOp::Min,
+        "and" => ReduceOp::And,
+        "or" => ReduceOp::Or,
+        "xor" => ReduceOp::Xor,
+        other => return Err(newer(format!("`multimem_load_reduce` with {other:?}"))),
+    };
+    let value = multicast::reduce(r, op, &src)?;
+    r.results(&[value])
+}
+
+/// The barrier that is waited for; the group arrives first where the primitive says so.
+fn awaited(r: &mut OpReader<'_>) -> Result<RefUse> {
+    let barrier = r.barrier(0)?;
+    if r.op.primitive == "barrier_arrive_and_wait" {
+        let (barrier, predicate) = (barrier.clone(), None);
+        r.emit(OpKind::BarrierArrive { barrier, predicate }, []);
+    }
+    Ok(barrier)
+}
+
+fn semaphore_signal(r: &mut OpReader<'_>) -> Result<()> {
+    let (mut semaphore, value) = (r.semaphore(0)?, i32_scalar(r, 1)?);
+    if let Some(device) = r.device(2)? {
+        semaphore.place = r.importer.peer(device);
+    }
+    if !r.is_absent(3)? {
+        return Err(Error::unsupported("`semaphore_signal` to a core of a device")
+            .remedy("a GPU has no cores that a signal could name: leave out core_index"));
+    }
+    let scope = scope(r)?;
+    r.declared(OpKind::SemaphoreSignal {
+        semaphore,
+        value,
+        scope,
+    })
+}
+
+/// Whether a wait subtracts what it has waited for.
+fn decrement(r: &mut OpReader<'_>) -> Result<bool> {
+    let decrement = r.scalar(2, "bool", |d| d == DType::Bool)?;
+    let known = r.importer.kernel.facts(decrement).as_constant();
+    known.map(|x| x != 0).ok_or_else(|| {
+        Error::unsupported("`semaphore_wait` with a dynamic `decrement`").remedy("pass decrement=True or False")
+    })
+}
+
+fn semaphore_signal_parallel(r: &mut OpReader<'_>) -> Result<()> {
+    let mut signals = vec![];
+    for i in 0..r.op.operands.len() {
+        let [semaphore, value, device] = r.list(i)? else {
+            return Err(r.damaged("a signal is [semaphore, increment, device]"));
+        };
+        let mut semaphore = r.semaphore_of(semaphore)?;
+        let value = r.importer.value(value, r.region, r.loc)?;
+        if !r.ty(value).is_scalar() || !r.ty(value).dtype().is_int() {
+            return Err(r.damaged("an increment that is no integer scalar"));
+        }
+        let value = r.importer.as_i32(value, r.region, r.loc);
+        if let Some(device) = r.device_of(device)? {
+            semaphore.place = r.importer.peer(device);
+        }
+        signals.push((semaphore, value));
+    }
+    let scope = MemoryScope::Sys;
+    r.declared(OpKind::SemaphoreSignalParallel { signals, scope })
+}
+
+fn read_accumulator(r: &mut OpReader<'_>) -> Result<()> {
+    let acc = AccUse::Ref(accumulator(r, 0)?);
+    if r.bool_or("wait", true)? {
+        let (n, accs) = (r.count("wait_n")?, vec![]);
+        r.emit(OpKind::WgmmaWait { n, accs }, []);
+    }
+    r.declared(OpKind::AccRead { acc })
+}
+
+fn store_accumulator(r: &mut OpReader<'_>) -> Result<()> {
+    let (dst, value) = (accumulator(r, 0)?, r.value(1)?);
+    fits(r, &dst, value)?;
+    // JAX's equation may have the new contents as its result.
+    let results: &[Value] = if r.op.results.is_empty() { &[] } else { &[value] };
+    r.results(results)?;
+    r.emit(OpKind::Store { dst, value }, []);
+    Ok(())
 }
 
 /// The type of what a use of a reference to data holds.
@@ -426,7 +358,6 @@ fn leader_tracked(r: &mut OpReader<'_>, rank: usize) -> Result<Option<LeaderTrac
 }
 
 fn copy_gmem_to_smem(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(4)?;
     let (src, dst) = (r.data_ref(0)?, r.data_ref(1)?);
     in_gmem(r, &src)?;
     in_smem(r, &dst, "destination")?;
@@ -444,7 +375,7 @@ fn copy_gmem_to_smem(r: &mut OpReader<'_>) -> Result<()> {
         Some(LeaderTracked::Replicated) | None => same_type(r, &src, &dst)?,
     }
     let oob = r.member("oob_mode", OobMode::from_name)?.unwrap_or(OobMode::Zeros);
-    r.effect(OpKind::CopyGmemToSmem {
+    r.declared(OpKind::CopyGmemToSmem {
         src,
         dst,
         barrier,
@@ -456,7 +387,6 @@ fn copy_gmem_to_smem(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 fn copy_smem_to_gmem(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(3)?;
     let (src, dst) = (r.data_ref(0)?, r.data_ref(1)?);
     in_smem(r, &src, "source")?;
     in_gmem(r, &dst)?;
@@ -464,7 +394,7 @@ fn copy_smem_to_gmem(r: &mut OpReader<'_>) -> Result<()> {
     let predicate = r.predicate(2)?;
     let commit_group = r.bool_or("commit_group", true)?;
     let reduction = r.member("reduction_op", CopyReduction::from_name)?;
-    r.effect(OpKind::CopySmemToGmem {
+    r.declared(OpKind::CopySmemToGmem {
         src,
         dst,
         reduction,
@@ -474,11 +404,9 @@ fn copy_smem_to_gmem(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 fn async_store_smem(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(4)?;
     let value = r.value(0)?;
     let (mut dst, mut barrier) = (r.data_ref(1)?, r.barrier(2)?);
     in_smem(r, &dst, "destination")?;
-    fits(r, &dst, value)?;
     let index = r.scalar(3, "an integer scalar", DType::is_int)?;
     let axes = r.cluster_axes("cluster_axis")?;
     if axes.len() != 1 {
@@ -495,7 +423,7 @@ fn async_store_smem(r: &mut OpReader<'_>) -> Result<()> {
     }
     r.bool_or("optimized", true)?;
     let atomic = r.member("atomic", AtomicOp::from_name)?;
-    r.effect(OpKind::AsyncStoreSmem {
+    r.declared(OpKind::AsyncStoreSmem {
         value,
         dst,
         barrier,
@@ -504,8 +432,8 @@ fn async_store_smem(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 /// The reference on all devices of the attribute's axes.
-fn on_all(r: &mut OpReader<'_>, u: &mut RefUse) -> Result<()> {
-    is_sliced(u)?;
+fn on_all(r: &mut OpReader<'_>, mut u: RefUse) -> Result<RefUse> {
+    is_sliced(&u)?;
     let mut axes = vec![];
     for &id in r.axis_ids("collective_axes")? {
         let axis = r.importer.axis(id)?;
@@ -520,7 +448,7 @@ fn on_all(r: &mut OpReader<'_>, u: &mut RefUse) -> Result<()> {
     if !axes.is_empty() {
         u.place = Place::Multicast { axes };
     }
-    Ok(())
+    Ok(u)
 }
 
 fn scope(r: &mut OpReader<'_>) -> Result<MemoryScope> {
@@ -568,7 +496,6 @@ fn accumulator(r: &mut OpReader<'_>, i: usize) -> Result<RefUse> {
 }
 
 fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(3)?;
     if r.group() != Group::Warpgroup {
         return Err(Error::invalid("`wgmma` inside of a warp region")
             .remedy("all four warps of a warpgroup issue a wgmma together: move it out of the warp region"));
@@ -587,7 +514,7 @@ fn wgmma(r: &mut OpReader<'_>) -> Result<()> {
     in_smem(r, &b, "right operand")?;
     let (tc, tb) = (type_of(&acc)?, type_of(&b)?);
     legality::tensor_core::wgmma(&tc, &ta, &tb)?;
-    r.effect(OpKind::Wgmma {
+    r.declared(OpKind::Wgmma {
         acc: AccUse::Ref(acc),
         a,
         b,

@@ -200,6 +200,24 @@ impl<'a> OpReader<'a> {
         }
     }
 
+    /// The same of the op's first result.
+    pub fn dims_of_result(&mut self, name: &str) -> Result<Vec<u32>> {
+        let rank = self.result_type(0)?.shape().len();
+        self.dims(name, rank)
+    }
+
+    pub fn dim_of_result(&mut self, name: &str) -> Result<u32> {
+        let rank = self.result_type(0)?.shape().len();
+        self.dim(name, rank)
+    }
+
+    /// Numbers that are not negative.
+    pub fn sizes(&mut self, name: &str) -> Result<Vec<u64>> {
+        let sizes = self.ints(name)?.iter().map(|&n| u64::try_from(n));
+        let sizes: std::result::Result<_, _> = sizes.collect();
+        sizes.map_err(|_| self.damaged(&format!("`{name}` has negative numbers")))
+    }
+
     /// Reads an attribute whose value means nothing to us.
     pub fn ignore(&mut self, name: &str) {
         self.attr(name);
@@ -398,19 +416,32 @@ impl<'a> OpReader<'a> {
         Ok(())
     }
 
-    /// Appends an op whose only result is the op's.
-    pub fn result(&mut self, kind: OpKind, ty: Type) -> Result<()> {
-        let v = self.emit1(kind, ty);
-        self.results(&[v])
+    /// Appends an op with one result, if its row allows operands and results of these types.
+    pub fn checked(&mut self, kind: OpKind, ty: Type) -> Result<Value> {
+        self.check(&kind, std::slice::from_ref(&ty))?;
+        Ok(self.emit1(kind, ty))
     }
 
-    /// Appends an op; the descriptor's op has no results.
-    pub fn effect(&mut self, kind: OpKind) -> Result<()> {
-        self.results(&[])?;
-        for kind in super::multicast::expand(self, kind)? {
-            self.emit(kind, []);
+    fn check(&self, kind: &OpKind, results: &[Type]) -> Result<()> {
+        check_types(&self.importer.kernel, kind, results).map_err(|what| self.damaged(&what))
+    }
+
+    /// The op is this one of ours, with results of the declared types, which must be those that its row allows. What changes nothing is its
+    /// operand.
+    pub fn declared(&mut self, kind: OpKind) -> Result<()> {
+        let results = self.op.results.iter().map(value_type);
+        let types = results.collect::<Result<Vec<Type>>>()?;
+        if let (Some(a), [to]) = (rearranged(&kind), &types[..])
+            && self.ty(a) == to
+        {
+            return self.results(&[a]);
         }
-        Ok(())
+        let mut values = SmallVec::new();
+        for kind in super::multicast::expand(self, kind)? {
+            self.check(&kind, &types)?;
+            values = self.emit(kind, types.iter().cloned());
+        }
+        self.results(&values)
     }
 
     /// Checks that everything in the op was read.
@@ -426,15 +457,14 @@ impl<'a> OpReader<'a> {
         }
     }
 
-    /// The op's regions, of which there must be n.
-    pub fn regions(&self, n: usize) -> Result<&'a [proto::Region]> {
-        if self.op.regions.len() != n {
-            return Err(self
-                .damaged("the number of regions")
-                .expected(n.to_string())
-                .got(self.op.regions.len().to_string()));
-        }
-        Ok(&self.op.regions)
+    /// The op's regions, of which there must be so many.
+    pub fn regions<const N: usize>(&self) -> Result<&'a [proto::Region; N]> {
+        let regions = self.op.regions.as_slice();
+        regions.try_into().map_err(|_| {
+            self.damaged("the number of regions")
+                .expected(N.to_string())
+                .got(regions.len().to_string())
+        })
     }
 
     /// `v` as an array of this shape: a scalar and dimensions of extent 1 stretch.
@@ -456,6 +486,56 @@ impl<'a> OpReader<'a> {
         Ok(self.emit1(OpKind::Broadcast { a: v, dims }, result))
     }
 }
+
+/// The operand of an op that changes nothing if its result has the operand's type.
+fn rearranged(kind: &OpKind) -> Option<Value> {
+    if let OpKind::Convert { a }
+    | OpKind::Bitcast { a }
+    | OpKind::Reshape { a }
+    | OpKind::Broadcast { a, .. }
+    | OpKind::Slice { a, .. } = kind
+    {
+        return Some(*a);
+    }
+    let (of, values) = if let OpKind::Reduce { a, axes: dims, .. }
+    | OpKind::Reverse { a, dims }
+    | OpKind::Transpose { a, permutation: dims } = kind
+    {
+        (dims.len() + 1, std::slice::from_ref(a))
+    } else if let OpKind::Pad { a, low, .. } = kind {
+        (low.len() + 1, std::slice::from_ref(a))
+    } else if let OpKind::Concat { parts: values, .. } | OpKind::Select { cases: values, .. } = kind {
+        (values.len(), values.as_slice())
+    } else {
+        return None;
+    };
+    values.first().copied().filter(|_| of == 1)
+}
+
+/// A table of primitives: how many operands each has, which of its attributes say nothing, and, from the rest of it, the op of ours that it
+/// is, or, behind `others`, what imports it.
+macro_rules! imports {
+    ($r:ident,
+     $($($primitive:literal)|+ $(($arity:literal))? $(ignoring $($ignored:literal),+)? => $kind:expr;)*
+     others: { $($($other:literal)|+ $(($other_arity:literal))? $(ignoring $($other_ignored:literal),+)? => $import:expr;)* }) => {{
+        match $r.op.primitive.as_str() {
+            $($($primitive)|+ => {
+                $($r.arity($arity)?;)?
+                $($($r.ignore($ignored);)+)?
+                let kind = $kind;
+                $r.declared(kind)?
+            })*
+            $($($other)|+ => {
+                $($r.arity($other_arity)?;)?
+                $($($r.ignore($other_ignored);)+)?
+                $import?
+            })*
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }};
+}
+pub(super) use imports;
 
 impl Importer {
     /// An operand as a value; a literal becomes a constant at the end of `region`.

@@ -68,16 +68,6 @@ fn nan_of(dtype: DType) -> Result<u64> {
     }
 }
 
-/// Imports the op if it is one of these; false if it is not.
-pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
-    match r.op.primitive.as_str() {
-        "sort" => sort(r)?,
-        "top_k" => top_k(r)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
 /// The unsigned integer type of a width.
 fn unsigned(bits: u32) -> DType {
     match bits {
@@ -196,7 +186,7 @@ fn taken(r: &mut OpReader<'_>, a: Value, from: Value, axis: usize) -> Result<Val
     Ok(r.emit1(OpKind::Take { a, at, fill }, to.with_dtype(whole.dtype())))
 }
 
-fn sort(r: &mut OpReader<'_>) -> Result<()> {
+pub fn sort(r: &mut OpReader<'_>) -> Result<()> {
     let operands = r.values_from(0)?;
     let Some(&first) = operands.first() else {
         return Err(r.damaged("nothing to sort"));
@@ -339,13 +329,11 @@ fn with_special(r: &mut OpReader<'_>, number: Value, x: Value, plain: Value, axi
     Ok(r.emit1(kind, ty))
 }
 
-fn top_k(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(1)?;
+pub fn top_k(r: &mut OpReader<'_>) -> Result<()> {
     let a = r.value(0)?;
     let shape = r.ty(a).shape().to_vec();
     let axis = r.dim("axis", shape.len())? as usize;
     let k = u64::from(r.count("k")?);
-    r.ignore("is_stable");
     if k > shape[axis] {
         return Err(r.damaged("`k`").got(k.to_string()));
     }

@@ -8,16 +8,6 @@ use crate::error::{Error, Result};
 use crate::kernel_ir::types::num_elements;
 use crate::kernel_ir::*;
 
-/// Imports the op if it is one of these; false if it is not.
-pub fn import(r: &mut OpReader<'_>) -> Result<bool> {
-    match r.op.primitive.as_str() {
-        "dot_general" => dot_general(r)?,
-        "mma" => mma(r)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
 /// What a product is computed in.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Compute {
@@ -135,24 +125,6 @@ fn compute(a: DType, b: DType, to: DType, k: u64, precision: Precision) -> Compu
     }
 }
 
-/// The array in another type. What is not zero is true.
-fn converted(r: &mut OpReader<'_>, a: Value, to: DType) -> Value {
-    let ty = r.ty(a).clone();
-    if ty.dtype() == to {
-        return a;
-    }
-    let ty = ty.with_dtype(to);
-    r.emit1(OpKind::Convert { a }, ty)
-}
-
-fn reshaped(r: &mut OpReader<'_>, a: Value, shape: &[u64]) -> Result<Value> {
-    let ty = Type::of(r.ty(a).dtype(), super::types::shape(shape)?);
-    if *r.ty(a) == ty {
-        return Ok(a);
-    }
-    Ok(r.emit1(OpKind::Reshape { a }, ty))
-}
-
 fn transposed(r: &mut OpReader<'_>, a: Value, permutation: &[u32]) -> Value {
     if permutation.windows(2).all(|w| w[0] < w[1]) {
         return a;
@@ -163,12 +135,10 @@ fn transposed(r: &mut OpReader<'_>, a: Value, permutation: &[u32]) -> Value {
     r.emit1(OpKind::Transpose { a, permutation }, Type::of(from.dtype(), shape))
 }
 
-fn dot_general(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(2)?;
+pub fn dot_general(r: &mut OpReader<'_>) -> Result<()> {
     let operands = [r.value(0)?, r.value(1)?];
     let types = operands.map(|v| r.ty(v).clone());
     let result = r.result_type(0)?;
-    r.ignore("preferred_element_type");
     let precision = precision(r)?;
     let mut dims: [(Vec<u32>, Vec<u32>); 2] = Default::default();
     for ((names, ty), dims) in [("lhs_contracting", "lhs_batch"), ("rhs_contracting", "rhs_batch")]
@@ -201,23 +171,22 @@ fn dot_general(r: &mut OpReader<'_>) -> Result<()> {
     let [b, k] = [&batch, &contracted].map(|of| num_elements(of));
     let [m, n] = [0, 1].map(|i| num_elements(&extents(i, &free[i])));
     if num_elements(&kept) == 0 || k == 0 {
-        return r.result(OpKind::Constant(Constant::Splat(0)), result);
+        return r.declared(OpKind::Constant(Constant::Splat(0)));
     }
     let mut canonical = operands;
     for (i, (v, size)) in canonical.iter_mut().zip([m, n]).enumerate() {
         let permutation: Vec<u32> = [&dims[i].1[..], &free[i], &dims[i].0].concat();
         let array = transposed(r, *v, &permutation);
         let shape = if b == 1 { vec![size, k] } else { vec![b, size, k] };
-        *v = reshaped(r, array, &shape)?;
+        *v = r.reshaped(array, &shape)?;
     }
     let product = product(r, canonical, None, result.dtype(), precision)?;
-    let product = reshaped(r, product, &kept)?;
+    let product = r.reshaped(product, &kept)?;
     r.results(&[product])
 }
 
 /// `acc + a @ b`.
-fn mma(r: &mut OpReader<'_>) -> Result<()> {
-    r.arity(3)?;
+pub fn mma(r: &mut OpReader<'_>) -> Result<()> {
     let (acc, a, b) = (r.value(0)?, r.value(1)?, r.value(2)?);
     let (tc, ta, tb) = (r.ty(acc).clone(), r.ty(a).clone(), r.ty(b).clone());
     match (tc.shape(), ta.shape(), tb.shape()) {
@@ -246,27 +215,23 @@ fn product(
     };
     let mut shape = ta.shape().to_vec();
     shape[rank - 1] = n;
-    let acc = acc.map(|acc| converted(r, acc, sum));
+    let acc = acc.map(|acc| r.converted(acc, sum));
     let out = if k == 1 || m == 1 || n == 1 {
         // Rounded as asked, then exact.
         let operands = operands.map(|v| {
             let v = match precision {
-                Precision::Rounded(_) => converted(r, v, how.operand),
+                Precision::Rounded(_) => r.converted(v, how.operand),
                 Precision::Default | Precision::Exact => v,
             };
-            converted(r, v, sum)
+            r.converted(v, sum)
         });
         let product = multiplied(r, operands)?;
         match acc {
-            Some(a) => {
-                let ty = r.ty(product).clone();
-                let (op, b) = (BinaryOp::Add, product);
-                r.emit1(OpKind::Binary { op, a, b }, ty)
-            }
+            Some(acc) => r.binary(BinaryOp::Add, acc, product),
             None => product,
         }
     } else {
-        let [a, b] = operands.map(|v| converted(r, v, how.operand));
+        let [a, b] = operands.map(|v| r.converted(v, how.operand));
         let arithmetic = how.arithmetic;
         let ty = Type::of(sum, super::types::shape(&shape)?);
         r.emit1(OpKind::Dot { acc, a, b, arithmetic }, ty)
@@ -274,10 +239,10 @@ fn product(
     // Sums of bytes without sign are counted without.
     let unsigned = how.operand == DType::U8 && (to.is_float() || to.bits() == 64);
     let out = match unsigned {
-        true => converted(r, out, DType::U32),
+        true => r.converted(out, DType::U32),
         false => out,
     };
-    Ok(converted(r, out, to))
+    Ok(r.converted(out, to))
 }
 
 /// The same where M, N or K is 1, by multiplications and sums in the operands' type.
@@ -288,34 +253,27 @@ fn multiplied(r: &mut OpReader<'_>, [a, b]: [Value; 2]) -> Result<Value> {
     let n = tb.shape()[rank - 2];
     let mut shape = ta.shape().to_vec();
     shape[rank - 1] = n;
-    let (op, dtype) = (BinaryOp::Mul, ta.dtype());
     if k == 1 {
         // An outer product: one side along M, the other along N.
         let b = {
             let mut row = shape.clone();
             row[rank - 2] = 1;
-            reshaped(r, b, &row)?
+            r.reshaped(b, &row)?
         };
         let (a, b) = (r.broadcast_to(a, &shape)?, r.broadcast_to(b, &shape)?);
-        return Ok(r.emit1(
-            OpKind::Binary { op, a, b },
-            Type::of(dtype, super::types::shape(&shape)?),
-        ));
+        return Ok(r.binary(BinaryOp::Mul, a, b));
     }
     // The side with one row goes along the other's.
     let mut wide = shape.clone();
     (wide[rank - 2], wide[rank - 1]) = (m.max(n), k);
     let (a, b) = (r.broadcast_to(a, &wide)?, r.broadcast_to(b, &wide)?);
-    let product = r.emit1(
-        OpKind::Binary { op, a, b },
-        Type::of(dtype, super::types::shape(&wide)?),
-    );
+    let product = r.binary(BinaryOp::Mul, a, b);
     let reduce = OpKind::Reduce {
         op: ReduceOp::Sum,
         a: product,
         axes: vec![rank as u32 - 1],
         parallel: None,
     };
-    let sum = r.emit1(reduce, Type::of(dtype, super::types::shape(&wide[..rank - 1])?));
-    reshaped(r, sum, &shape)
+    let sum = r.emit1(reduce, Type::of(ta.dtype(), super::types::shape(&wide[..rank - 1])?));
+    r.reshaped(sum, &shape)
 }

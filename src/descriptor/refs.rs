@@ -43,7 +43,8 @@ impl Importer {
             }
             Kind::Index(index) => return self.index(u, index, region, loc),
             Kind::Transpose(t) => {
-                let permuted = permuted(&u.shape, &t.permutation)?;
+                let permuted = view::permuted(&u.shape, &t.permutation);
+                let permuted = permuted.ok_or_else(|| damaged(format!("the permutation {:?}", t.permutation)))?;
                 (Step::Transpose(t.permutation.clone()), permuted)
             }
             Kind::Reshape(r) => {
@@ -497,29 +498,4 @@ fn tiles_beside(rank: usize, tiled: usize) -> Vec<u32> {
     let batch = rank - 2 * tiled;
     let pairs = (batch..batch + tiled).flat_map(|d| [d, d + tiled]);
     (0..batch).chain(pairs).map(|d| d as u32).collect()
-}
-
-/// The extents of a transposed shape.
-pub fn permuted(from: &[u64], permutation: &[u32]) -> Result<Shape> {
-    let mut seen = 0u64;
-    let mut to = Shape::new();
-    for &p in permutation {
-        match from.get(p as usize) {
-            Some(&extent) if seen & (1 << p) == 0 => to.push(extent),
-            _ => {
-                return Err(damaged(format!(
-                    "the permutation {permutation:?} of rank {}",
-                    from.len()
-                )));
-            }
-        }
-        seen |= 1 << p;
-    }
-    if to.len() != from.len() {
-        return Err(damaged(format!(
-            "the permutation {permutation:?} of rank {}",
-            from.len()
-        )));
-    }
-    Ok(to)
 }
