@@ -59,6 +59,23 @@ unsafe fn slice<'a>(data: *const u8, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
+/// # Safety
+/// As for [`slice`], of each.
+unsafe fn slices<'a, const N: usize>(parts: [(*const u8, usize); N]) -> [&'a [u8]; N] {
+    // SAFETY: as our caller promises.
+    parts.map(|(data, len)| unsafe { slice(data, len) })
+}
+
+/// A pointer for the caller, who gives it back.
+///
+/// # Safety
+/// `out` is writable.
+unsafe fn hand_out<T>(out: *mut *mut T, made: T) -> Result<(), Error> {
+    // SAFETY: as our caller promises.
+    unsafe { out.write(Box::into_raw(Box::new(made))) };
+    Ok(())
+}
+
 fn from_json<'a, T: Deserialize<'a>>(what: &str, text: &'a [u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| Error::internal(format!("{what} of the C API: {error}")))
 }
@@ -210,20 +227,14 @@ pub unsafe extern "C" fn smalt_compile(
     out: *mut *mut Handle,
 ) -> Bytes {
     // SAFETY: as our caller promises.
-    let (descriptor, debug, options) = unsafe {
-        (
-            slice(descriptor, descriptor_len),
-            slice(debug, debug_len),
-            slice(options, options_len),
-        )
-    };
+    let [descriptor, debug, options] =
+        unsafe { slices([(descriptor, descriptor_len), (debug, debug_len), (options, options_len)]) };
     let locations = locations(debug);
     answer(&locations.clone(), || {
         let options: CompileOptions = from_json("the options", options)?;
         let artifact = runtime::compile(descriptor, debug, &options)?;
         // SAFETY: as our caller promises.
-        unsafe { out.write(Box::into_raw(Box::new(Handle { artifact, locations }))) };
-        Ok(())
+        unsafe { hand_out(out, Handle { artifact, locations }) }
     })
 }
 
@@ -242,13 +253,8 @@ pub unsafe extern "C" fn smalt_show(
     out: *mut Bytes,
 ) -> Bytes {
     // SAFETY: as our caller promises.
-    let (descriptor, debug, options) = unsafe {
-        (
-            slice(descriptor, descriptor_len),
-            slice(debug, debug_len),
-            slice(options, options_len),
-        )
-    };
+    let [descriptor, debug, options] =
+        unsafe { slices([(descriptor, descriptor_len), (debug, debug_len), (options, options_len)]) };
     let show = || {
         let options: CompileOptions = from_json("the options", options)?;
         Ok(json!(runtime::pipeline::show(descriptor, debug, &options)?).to_string())
@@ -292,8 +298,7 @@ pub unsafe extern "C" fn smalt_from_ptx(json: *const u8, len: usize, out: *mut *
         let artifact = Arc::new(Artifact::from_ptx(&name, &ptx, launch, buffers, &target));
         let locations = Locations::decode(&debug);
         // SAFETY: as our caller promises.
-        unsafe { out.write(Box::into_raw(Box::new(Handle { artifact, locations }))) };
-        Ok(())
+        unsafe { hand_out(out, Handle { artifact, locations }) }
     })
 }
 
@@ -350,13 +355,12 @@ pub unsafe extern "C" fn smalt_ptx(handle: *const Handle, out: *mut Bytes) -> By
 pub unsafe extern "C" fn smalt_assemble(handle: *const Handle, out: *mut Bytes) -> Bytes {
     // SAFETY: as our caller promises.
     let handle = unsafe { &*handle };
-    answer(&handle.locations, || {
+    let cubin = || {
         let assembled = handle.artifact.best()?.assembled()?;
-        let cubin = assembled.map(|assembled| assembled.cubin.clone());
-        // SAFETY: as our caller promises.
-        unsafe { out.write(Bytes::new(cubin.unwrap_or_default())) };
-        Ok(())
-    })
+        Ok(assembled.map(|assembled| assembled.cubin.clone()).unwrap_or_default())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&handle.locations, out, cubin) }
 }
 
 /// Starts the assembler on another thread.
@@ -391,7 +395,7 @@ pub unsafe extern "C" fn smalt_run(
 ) -> Bytes {
     // SAFETY: as our caller promises.
     let handle = unsafe { &*handle };
-    answer(&handle.locations, || {
+    let run = || {
         // SAFETY: as our caller promises.
         let buffers = unsafe { host_buffers(count, data, lens) };
         // SAFETY: as our caller promises.
@@ -401,10 +405,10 @@ pub unsafe extern "C" fn smalt_run(
                 _ => runtime::measure(&handle.artifact, device, &buffers, batch)?,
             }
         };
-        // SAFETY: as our caller promises.
-        unsafe { out.write(Bytes::new(report.to_string())) };
-        Ok(())
-    })
+        Ok(report.to_string())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&handle.locations, out, run) }
 }
 
 /// A place where a kernel is called on streams of the caller's: what the custom call is to XLA.
@@ -422,13 +426,8 @@ pub unsafe extern "C" fn smalt_call_site(
     out: *mut *mut CallSite,
 ) -> Bytes {
     // SAFETY: as our caller promises.
-    let (descriptor, debug, target) = unsafe {
-        (
-            slice(descriptor, descriptor_len),
-            slice(debug, debug_len),
-            slice(target, target_len),
-        )
-    };
+    let [descriptor, debug, target] =
+        unsafe { slices([(descriptor, descriptor_len), (debug, debug_len), (target, target_len)]) };
     let locations = locations(debug);
     answer(&locations.clone(), || {
         let target = std::str::from_utf8(target).map_err(|_| Error::internal("a target that is no text"))?;
@@ -441,8 +440,7 @@ pub unsafe extern "C" fn smalt_call_site(
         };
         let site = CallSite::new(attributes, locations)?;
         // SAFETY: as our caller promises.
-        unsafe { out.write(Box::into_raw(Box::new(site))) };
-        Ok(())
+        unsafe { hand_out(out, site) }
     })
 }
 
@@ -509,17 +507,17 @@ pub unsafe extern "C" fn smalt_emulate(
 ) -> Bytes {
     // SAFETY: as our caller promises.
     let (handle, schedule) = unsafe { (&*handle, slice(schedule, schedule_len)) };
-    answer(&handle.locations, || {
+    let run = || {
         let schedule: runtime::Schedule = from_json("the schedule", schedule)?;
         // SAFETY: as our caller promises.
         let buffers = unsafe { host_buffers(count, data, lens) };
         // SAFETY: as our caller promises.
         let report =
             unsafe { runtime::emulate_on_host_data(&handle.artifact, &handle.locations, &buffers, &schedule)? };
-        // SAFETY: as our caller promises.
-        unsafe { out.write(Bytes::new(report.to_string())) };
-        Ok(())
-    })
+        Ok(report.to_string())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&handle.locations, out, run) }
 }
 
 /// # Safety
