@@ -1,59 +1,10 @@
 //! Functions of one lane: integers, bits, comparisons. What is a function of one row alone stands in the instruction table (`computes`), and
 //! what it needs for that is here. Floats are in `floats.rs`.
-use super::arith::integer;
 use super::row::Lane;
 use super::uop::{Op1, Op2, Op3, Test, lane_function, lane_functions};
+use crate::ptx::integer::{self, Int};
 use crate::ptx::modifier::{Compare, Half, Int32Type, Modifier, NarrowPackType, PrmtMode};
 use std::marker::PhantomData;
-
-/// What integers of a width and a sign have of their own.
-pub trait Int: Lane + Ord {
-    type Wide: Lane;
-    fn mul_hi(self, b: Self) -> Self;
-    fn mul_wide(self, b: Self) -> Self::Wide;
-    fn div(self, b: Self) -> Self;
-    fn rem(self, b: Self) -> Self;
-    fn magnitude(self) -> Self;
-    /// The number, or its complement where it is negative.
-    fn significant(self) -> Self;
-    /// Amounts beyond the width give 0.
-    fn shl(self, n: u32) -> Self;
-    /// Amounts beyond the width give 0, or the sign.
-    fn shr(self, n: u32) -> Self;
-}
-
-macro_rules! ints {
-    ($($t:ident, $wide:ident, $double:ident, $unsigned:ident, $signed:literal, $shl:ident, $shr:ident, $div:ident, $rem:ident;)*) => {$(
-        impl Int for $t {
-            type Wide = $wide;
-            #[inline(always)]
-            fn mul_hi(self, b: $t) -> $t { ((self as $double).wrapping_mul(b as $double) >> $t::BITS) as $t }
-            #[inline(always)]
-            fn mul_wide(self, b: $t) -> $wide { (self as $wide).wrapping_mul(b as $wide) }
-            #[inline(always)]
-            fn div(self, b: $t) -> $t { integer::$div(self, b) }
-            #[inline(always)]
-            fn rem(self, b: $t) -> $t { integer::$rem(self, b) }
-            #[inline(always)]
-            fn magnitude(self) -> $t { if $signed && self >> ($t::BITS - 1) != 0 { self.wrapping_neg() } else { self } }
-            #[inline(always)]
-            fn significant(self) -> $t { if $signed && self >> ($t::BITS - 1) != 0 { !self } else { self } }
-            #[inline(always)]
-            fn shl(self, n: u32) -> $t { integer::$shl(self as $unsigned, n) as $t }
-            #[inline(always)]
-            fn shr(self, n: u32) -> $t { integer::$shr(self, n) }
-        }
-    )*};
-}
-ints! {
-    u32, u64, u64, u32, false, shl_b32, shr_u32, div_u32, rem_u32;
-    i32, i64, i64, u32, true, shl_b32, shr_s32, div_s32, rem_s32;
-    // 64-bit integers have no wider product in PTX; their own width stands in.
-    u64, u64, u128, u64, false, shl_b64, shr_u64, div_u64, rem_u64;
-    i64, i64, i128, u64, true, shl_b64, shr_s64, div_s64, rem_s64;
-    u16, u32, u32, u16, false, shl_b16, shr_u16, div_u16, rem_u16;
-    i16, i32, i32, u16, true, shl_b16, shr_s16, div_s16, rem_s16;
-}
 
 /// Words with a field that `bfi` replaces.
 pub trait Fields: Lane {
@@ -123,7 +74,7 @@ pub const fn compare_set(cmp: Compare) -> u32 {
 }
 
 pub struct CompareInt<T>(PhantomData<T>);
-impl<T: Int> Test for CompareInt<T> {
+impl<T: Int + Lane> Test for CompareInt<T> {
     type A = T;
     #[inline(always)]
     fn f(set: u32, a: T, b: T) -> bool {

@@ -1,43 +1,38 @@
 //! Pure instructions on constants: what the machine would compute, or `None` where this file does not know.
 //!
-//! Integer arithmetic is complete. Floating point covers what the host's IEEE arithmetic gives bit for bit (round to
+//! Integers are folded by what their rows compute, as the emulator executes them. Floating point covers what the host's IEEE arithmetic gives bit for bit (round to
 //! nearest even, no NaN results, whose payload the machine canonicalises). The approximate functions come from
 //! [`ConstantFunctions`]: ptxas folds them to the correctly rounded value, not to the unit's, so that constants must
 //! not reach it.
 use super::inst::Inst;
+use super::integer::{self, Int, by};
 use super::modifier::*;
 use super::operand::*;
 use half::{bf16, f16};
 
 /// The special-function unit's values on constants. `None`: not known, the instruction stays.
 pub trait ConstantFunctions {
-    fn mufu(&self, op: Mufu, ftz: Ftz, a: u32) -> Option<u32>;
-    fn tanh(&self, a: u32) -> Option<u32>;
-    fn mufu16(&self, op: Unary16, a: u32) -> Option<u32>;
-    fn mufu64(&self, op: Mufu64, a: u64) -> Option<u64>;
-    fn div(&self, mode: DivMode, ftz: Ftz, a: u32, b: u32) -> Option<u32>;
+    fn mufu(&self, _op: Mufu, _ftz: Ftz, _a: u32) -> Option<u32> {
+        None
+    }
+    fn tanh(&self, _a: u32) -> Option<u32> {
+        None
+    }
+    fn mufu16(&self, _op: Unary16, _a: u32) -> Option<u32> {
+        None
+    }
+    fn mufu64(&self, _op: Mufu64, _a: u64) -> Option<u64> {
+        None
+    }
+    fn div(&self, _mode: DivMode, _ftz: Ftz, _a: u32, _b: u32) -> Option<u32> {
+        None
+    }
 }
 
 /// Knows no approximate function.
 pub struct NoFunctions;
 
-impl ConstantFunctions for NoFunctions {
-    fn mufu(&self, _: Mufu, _: Ftz, _: u32) -> Option<u32> {
-        None
-    }
-    fn tanh(&self, _: u32) -> Option<u32> {
-        None
-    }
-    fn mufu16(&self, _: Unary16, _: u32) -> Option<u32> {
-        None
-    }
-    fn mufu64(&self, _: Mufu64, _: u64) -> Option<u64> {
-        None
-    }
-    fn div(&self, _: DivMode, _: Ftz, _: u32, _: u32) -> Option<u32> {
-        None
-    }
-}
+impl ConstantFunctions for NoFunctions {}
 
 fn sign_extend(v: u64, bits: u32) -> i64 {
     ((v << (64 - bits)) as i64) >> (64 - bits)
@@ -50,15 +45,6 @@ fn widen(ty: IntType, v: u64) -> i128 {
         i128::from(v)
     }
 }
-fn wide_type(ty: WideType) -> IntType {
-    match ty {
-        WideType::U16 => IntType::U16,
-        WideType::S16 => IntType::S16,
-        WideType::U32 => IntType::U32,
-        WideType::S32 => IntType::S32,
-    }
-}
-
 fn flush32(ftz: Ftz, v: f32) -> f32 {
     match ftz {
         Ftz::Yes if v.is_subnormal() => 0f32.copysign(v),
@@ -206,6 +192,76 @@ fn convert(rnd: CvtRound, ftz: Ftz, sat: Sat, to: CvtType, from: CvtType, a: u64
     }
 }
 
+/// A row's function of constants, as [`Int`]s of its types.
+macro_rules! lanes {
+    (@type) => { T };
+    (@type $X:ty) => { $X };
+    (@ |$($x:ident $(: $X:ty)?),+| $(-> $D:ty)? $body:block $(, $how:ident = $e:expr)?) => {{
+        $( let $how = $e as u32; )?
+        $( let $x = <lanes!(@type $($X)?)>::of($x); )+
+        let d: lanes!(@type $($D)?) = $body;
+        Some(d.bits())
+    }};
+    ($types:ident $ty:ident, $($f:tt)+) => { by!($types $ty, T => lanes!($($f)+)) };
+    (scalar $($f:tt)+) => { lanes!(@ $($f)+) };
+    ($($f:tt)+) => { lanes!(@ $($f)+) };
+}
+
+/// Operands of an instruction as constants; the other fields are themselves.
+macro_rules! known {
+    (src $e:ident, $src:ident, $get:ident) => {
+        let $e = $src($e)?;
+    };
+    (reg $e:ident, $src:ident, $get:ident) => {
+        let $e = $get(*$e)?;
+    };
+    (modifier $e:ident, $src:ident, $get:ident) => {
+        let $e = *$e;
+    };
+    (number $e:ident, $src:ident, $get:ident) => {
+        let $e = *$e;
+    };
+    ($kind:ident $e:ident, $src:ident, $get:ident) => {};
+}
+
+/// Makes `fold!`, which knows these rows and no others: those that the optimiser may count on.
+macro_rules! folded {
+    ($dollar:tt $($row:ident)*) => {
+        macro_rules! fold {
+            $(($row $dollar src:ident $dollar get:ident [$dollar($dollar kind:ident $dollar field:ident)*] [$dollar computed:expr]) => {{
+                $dollar( known!($dollar kind $dollar field, $dollar src, $dollar get); )*
+                $dollar computed
+            }};)*
+            ($dollar($dollar any:tt)*) => { None };
+        }
+    };
+}
+folded! { $
+    Mov AddInt SubInt MulLo MulHi MulWide MadLo MadWide DivInt RemInt NegInt AbsInt MinMaxInt Lop3 Shl Shr Shf Bfe Clz Popc Brev Bfind
+}
+
+/// What a row says that PTX lacks.
+fn no(_: &str) -> Option<u64> {
+    None
+}
+
+macro_rules! evaluate_rows {
+    ($(
+        $(#[doc = $doc:literal])*
+        $method:ident $variant:ident { $( $kind:ident $field:ident : $arg:tt );* $(;)? }
+            $syntax:literal, requires $requires:tt, effects $effects:tt $(, legal $legal:tt)? $(, computes $computes:tt)?;
+    )*) => {
+        /// An instruction whose row says what it computes of integers.
+        #[allow(unused_variables)]
+        fn by_row<R: Copy>(inst: &Inst<R>, src: &dyn Fn(&Src<R>) -> Option<u64>, get: &dyn Fn(R) -> Option<u64>) -> Option<u64> {
+            match inst {
+                $( Inst::$variant { $( $field ),* } => fold!($variant src get [$($kind $field)*] $($computes)?) ),*
+            }
+        }
+    };
+}
+crate::instruction_table!(evaluate_rows);
+
 /// The value of `inst`'s only definition, when its operands are constants. `get` knows which registers are.
 pub fn evaluate<R: Copy>(
     inst: &Inst<R>,
@@ -217,37 +273,12 @@ pub fn evaluate<R: Copy>(
         Src::Reg(r) => get(*r),
     };
     let v = match inst {
-        Inst::Mov { a, .. } | Inst::MovPred { a, .. } => src(a)?,
-        Inst::AddInt { a, b, .. } => src(a)?.wrapping_add(src(b)?),
-        Inst::SubInt { a, b, .. } => src(a)?.wrapping_sub(src(b)?),
-        Inst::MulLo { a, b, .. } => src(a)?.wrapping_mul(src(b)?),
-        Inst::MulHi { ty, a, b, .. } => {
-            let product = widen(*ty, src(a)?).wrapping_mul(widen(*ty, src(b)?));
-            (product >> ty.bits()) as u64
-        }
-        Inst::MulWide { ty, a, b, .. } => {
-            widen(wide_type(*ty), src(a)?).wrapping_mul(widen(wide_type(*ty), src(b)?)) as u64
-        }
-        Inst::MadLo { a, b, c, .. } => src(a)?.wrapping_mul(src(b)?).wrapping_add(src(c)?),
-        Inst::MadWide { ty, a, b, c, .. } => {
-            (widen(wide_type(*ty), src(a)?).wrapping_mul(widen(wide_type(*ty), src(b)?)) as u64).wrapping_add(src(c)?)
-        }
-        Inst::DivInt { ty, a, b, .. } => {
-            let (a, b) = (widen(*ty, src(a)?), widen(*ty, src(b)?));
-            a.checked_div(b)? as u64
-        }
-        Inst::RemInt { ty, a, b, .. } => {
-            let (a, b) = (widen(*ty, src(a)?), widen(*ty, src(b)?));
-            a.checked_rem(b)? as u64
-        }
-        Inst::NegInt { a, .. } => src(a)?.wrapping_neg(),
-        Inst::AbsInt { ty, a, .. } => widen(*ty, src(a)?).unsigned_abs() as u64,
-        Inst::MinMaxInt { op, ty, a, b, .. } => {
-            let (a, b) = (widen(*ty, src(a)?), widen(*ty, src(b)?));
-            (match op {
-                MinMax::Min => a.min(b),
-                MinMax::Max => a.max(b),
-            }) as u64
+        Inst::MovPred { a, .. } => src(a)?,
+        // Whatever is shifted out.
+        Inst::Shl { ty, b, .. } if src(b)? & Class::B32.mask() >= ty.slot().class.bits().into() => 0,
+        // PTX leaves it open.
+        Inst::DivInt { ty, b, .. } | Inst::RemInt { ty, b, .. } if src(b)? & ty.slot().class.mask() == 0 => {
+            return None;
         }
         Inst::Logic { op, a, b, .. } => match op {
             Logic::And => src(a)? & src(b)?,
@@ -255,120 +286,25 @@ pub fn evaluate<R: Copy>(
             Logic::Xor => src(a)? ^ src(b)?,
         },
         Inst::Not { a, .. } => !src(a)?,
-        Inst::Lop3 { a, b, c, lut, .. } => {
-            let (a, b, c) = (src(a)?, src(b)?, src(c)?);
-            let mut out = 0;
-            for i in 0..32 {
-                let index = (a >> i & 1) << 2 | (b >> i & 1) << 1 | (c >> i & 1);
-                out |= ((*lut as u64) >> index & 1) << i;
-            }
-            out
-        }
-        Inst::Shl { ty, a, b, .. } => {
-            let by = src(b)? & Class::B32.mask();
-            if by >= u64::from(ty.slot().class.bits()) {
-                0
-            } else {
-                src(a)? << by
-            }
-        }
-        Inst::Shr { ty, a, b, .. } => {
-            let bits = ty.slot().class.bits();
-            let by = (src(b)? & Class::B32.mask()).min(u64::from(bits)) as u32;
-            let a = src(a)? & ty.slot().class.mask();
-            if ty.is_signed() {
-                (sign_extend(a, bits) >> by.min(63)) as u64
-            } else if by >= bits {
-                0
-            } else {
-                a >> by
-            }
-        }
-        Inst::Shf {
-            dir, amount, a, b, c, ..
-        } => {
-            let (a, b) = (src(a)? & Class::B32.mask(), src(b)? & Class::B32.mask());
-            let c = src(c)? & Class::B32.mask();
-            let by = match amount {
-                ShiftAmount::Wrap => c & 31,
-                ShiftAmount::Clamp => c.min(32),
-            };
-            let both = b << 32 | a;
-            match dir {
-                ShiftDirection::Left => (u128::from(both) << by >> 32) as u64,
-                ShiftDirection::Right => both >> by,
-            }
-        }
         Inst::Prmt {
             mode: PrmtMode::Bytes,
             a,
             b,
             c,
             ..
-        } => {
-            let bytes = ((src(b)? & Class::B32.mask()) << 32 | (src(a)? & Class::B32.mask())).to_le_bytes();
-            let c = src(c)?;
-            let mut out = 0;
-            for i in 0..4 {
-                let nibble = c >> (4 * i) & 15;
-                let byte = bytes[(nibble & 7) as usize];
-                let byte = if nibble & 8 == 0 {
-                    byte
-                } else {
-                    ((byte as i8) >> 7) as u8
-                };
-                out |= u64::from(byte) << (8 * i);
-            }
-            out
-        }
-        Inst::Bfe { ty, a, pos, len, .. } => {
-            let bits = ty.bits();
-            let a = src(a)? & ty.slot().class.mask();
-            let (pos, len) = ((src(pos)? & 0xff) as u32, (src(len)? & 0xff) as u32);
-            if len == 0 {
-                0
-            } else {
-                let a = if ty.is_signed() {
-                    i128::from(sign_extend(a, bits))
-                } else {
-                    i128::from(a)
-                };
-                let field = a >> pos.min(bits);
-                if len >= bits {
-                    field as u64
-                } else if ty.is_signed() {
-                    sign_extend(field as u64, len) as u64
-                } else {
-                    field as u64 & ((1 << len) - 1)
-                }
-            }
-        }
+        } => integer::prmt(
+            src(a)? as u32,
+            src(b)? as u32,
+            src(c)? as u32,
+            integer::Permute::Generic,
+        )
+        .into(),
         Inst::Bfi { ty, a, b, pos, len, .. } => {
-            let bits = ty.slot().class.bits();
-            let (pos, len) = ((src(pos)? & 0xff) as u32, (src(len)? & 0xff) as u32);
-            let (a, b) = (src(a)?, src(b)?);
-            if pos >= bits || len == 0 {
-                b
-            } else {
-                let len = len.min(bits - pos);
-                let field = (u64::MAX >> (64 - len)) << pos;
-                b & !field | a << pos & field
+            let (a, b, pos, len) = (src(a)?, src(b)?, src(pos)? as u32, src(len)? as u32);
+            match ty {
+                WordType::B32 => integer::bfi_b32(a as u32, b as u32, pos, len).into(),
+                WordType::B64 => integer::bfi_b64(a, b, pos, len),
             }
-        }
-        Inst::Clz { ty, a, .. } => {
-            let class = ty.slot().class;
-            u64::from((src(a)? & class.mask()).leading_zeros() - (64 - class.bits()))
-        }
-        Inst::Popc { ty, a, .. } => u64::from((src(a)? & ty.slot().class.mask()).count_ones()),
-        Inst::Brev { ty, a, .. } => {
-            let class = ty.slot().class;
-            (src(a)? & class.mask()).reverse_bits() >> (64 - class.bits())
-        }
-        Inst::Bfind { ty, a, .. } => {
-            let a = widen(*ty, src(a)?);
-            let a = if a < 0 { !a } else { a } as u64;
-            // −1 where there is no such bit.
-            63u64.wrapping_sub(u64::from(a.leading_zeros()))
         }
         Inst::AddFloat {
             rnd: Round::Rn,
@@ -469,8 +405,8 @@ pub fn evaluate<R: Copy>(
         }
         Inst::PackB32 { a, .. } if a.len() == 2 => (src(&a[0])? & 0xffff) | src(&a[1])? << 16,
         Inst::PackB64 { a, .. } if a.len() == 2 => (src(&a[0])? & 0xffff_ffff) | src(&a[1])? << 32,
-        // The other rows are not pure, or are left to run time.
-        _ => return None,
+        // What else is no function of integers is not pure, or is left to run time.
+        _ => by_row(inst, &src, &get)?,
     };
     let mut class = None;
     inst.for_each_def(|_, slot| class = Some(slot.class));

@@ -19,6 +19,7 @@ mod generate;
 pub mod hoist;
 pub mod infer_uniformity;
 pub mod inst;
+pub mod integer;
 pub mod interleave_elements;
 pub mod keep_operands;
 pub mod launch;

@@ -313,18 +313,6 @@ mod tests {
             fn mufu(&self, _: Mufu, _: Ftz, a: u32) -> Option<u32> {
                 Some(a ^ 1)
             }
-            fn tanh(&self, _: u32) -> Option<u32> {
-                None
-            }
-            fn mufu16(&self, _: Unary16, _: u32) -> Option<u32> {
-                None
-            }
-            fn mufu64(&self, _: Mufu64, _: u64) -> Option<u64> {
-                None
-            }
-            fn div(&self, _: DivMode, _: Ftz, _: u32, _: u32) -> Option<u32> {
-                None
-            }
         }
         let mut b = Builder::new();
         let tid = b.tid();

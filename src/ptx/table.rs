@@ -27,8 +27,9 @@
 //! `legal` says which of the combinations that the types allow PTX has, or what it expects: an expression of `ptx/legal.rs`. A row without takes all.
 //!
 //! `computes` is for what is a function of each thread's operands: `lanes!(|a: i32, b: i32| -> i32 { … })`, whose parameters are fields, or an
-//! expression that picks one by modifiers. The emulator expands it, and this room does not look at it: its names are those of
-//! `emulate/decode/rows.rs`, where its forms are described. A row without it is executed by a method of its name in `emulate/decode/`.
+//! expression that picks one by modifiers. The emulator expands it: its names are those of `emulate/decode/rows.rs`, where its forms are
+//! described. [`evaluate`](super::evaluate) expands some rows of integers, whose names are those of [`integer`](super::integer). A row
+//! without it is executed by a method of its name in `emulate/decode/`.
 //!
 //! Adding an instruction: one row here, one file test, and what does not fit `computes` (`docs/adding-an-instruction.md`).
 

@@ -1,7 +1,7 @@
 //! Integer and bit instructions against the PTX ISA's own pseudocode, bit by bit.
 
 use crate::rng::Rng;
-use smalt::emulate::arith::integer::*;
+use smalt::ptx::integer::*;
 
 fn bit(x: u64, i: u32) -> bool {
     x >> i & 1 == 1
@@ -61,31 +61,21 @@ fn bit_fields_follow_the_pseudocode() {
         );
         assert_eq!(bfi_b64(a, b, p, n), bfi(a, b, p, n, 64), "{a:#x} {p} {n}");
     }
-    assert_eq!((bfind_u32(0), bfind_u32(1), bfind_u32(u32::MAX)), (u32::MAX, 0, 31));
-    assert_eq!((bfind_s32(-1), bfind_s32(-2), bfind_s32(4)), (u32::MAX, 0, 2));
-    assert_eq!((bfind_s64(i64::MIN), bfind_u64(1 << 40)), (62, 40));
-    assert_eq!(
-        (bfind_shift_u32(1), bfind_shift_u32(0), bfind_shift_s32(-1)),
-        (31, u32::MAX, u32::MAX)
-    );
 }
 
 #[test]
 fn shifts_clamp() {
-    assert_eq!((shl_b32(1, 31), shl_b32(1, 32), shl_b32(1, u32::MAX)), (1 << 31, 0, 0));
-    assert_eq!((shr_u32(1 << 31, 31), shr_u32(u32::MAX, 32)), (1, 0));
-    assert_eq!(
-        (shr_s32(i32::MIN, 32), shr_s32(i32::MIN, 31), shr_s32(64, 200)),
-        (-1, -1, 0)
-    );
-    assert_eq!((shl_b64(1, 63), shl_b64(1, 64), shr_s64(-8, 64)), (1 << 63, 0, -1));
-    assert_eq!((shl_b16(1, 16), shr_u16(0x8000, 15), shr_s16(-2, 16)), (0, 1, -1));
+    assert_eq!((1u32.shl(31), 1u32.shl(32), 1u32.shl(u32::MAX)), (1 << 31, 0, 0));
+    assert_eq!((0x8000_0000u32.shr(31), u32::MAX.shr(32)), (1, 0));
+    assert_eq!((i32::MIN.shr(32), i32::MIN.shr(31), 64i32.shr(200)), (-1, -1, 0));
+    assert_eq!((1u64.shl(63), 1u64.shl(64), (-8i64).shr(64)), (1 << 63, 0, -1));
+    assert_eq!((1u16.shl(16), 0x8000u16.shr(15), (-2i16).shr(16)), (0, 1, -1));
     let mut rng = Rng(21);
     for _ in 0..10_000 {
         let (a, b, n) = (rng.bits() as u32, rng.bits() as u32, rng.below(80) as u32);
         // PTX ISA: d = (b << n) | (a >> (32 - n)), and its mirror.
-        let left = |n: u32| shl_b32(b, n) | shr_u32(a, 32 - n);
-        let right = |n: u32| shl_b32(b, 32 - n) | shr_u32(a, n);
+        let left = |n: u32| b.shl(n) | a.shr(32 - n);
+        let right = |n: u32| b.shl(32 - n) | a.shr(n);
         assert_eq!(shf_l(a, b, n, FunnelShift::Clamp), left(n.min(32)));
         assert_eq!(shf_l(a, b, n, FunnelShift::Wrap), left(n & 31));
         assert_eq!(shf_r(a, b, n, FunnelShift::Clamp), right(n.min(32)));
@@ -108,28 +98,16 @@ fn logic_permutations_and_products() {
         assert_eq!(lop3(a, b, c, (0xf0 & 0xcc) | (!0xf0 & 0xaa)), a & b | !a & c);
         let product = i64::from(a as i32) * i64::from(b as i32);
         assert_eq!(
-            (mul_hi_s32(a as i32, b as i32), mul_wide_s32(a as i32, b as i32)),
+            ((a as i32).mul_hi(b as i32), (a as i32).mul_wide(b as i32)),
             ((product >> 32) as i32, product)
         );
         assert_eq!(
-            u64::from(mul_hi_u32(a, b)) << 32 | u64::from(a.wrapping_mul(b)),
-            mul_wide_u32(a, b)
-        );
-        let dot: i32 = (0..4)
-            .map(|i| i32::from(a.to_le_bytes()[i] as i8) * i32::from(b.to_le_bytes()[i]))
-            .sum();
-        assert_eq!(dp4a(a, b, c, true, false), c.wrapping_add(dot as u32));
-        assert_eq!(
-            sad_s32(a as i32, b as i32, c),
-            c.wrapping_add((i64::from(a as i32) - i64::from(b as i32)).unsigned_abs() as u32)
-        );
-        assert_eq!(
-            sad_u32(a, b, c),
-            c.wrapping_add((i64::from(a) - i64::from(b)).unsigned_abs() as u32)
+            u64::from(a.mul_hi(b)) << 32 | u64::from(a.wrapping_mul(b)),
+            a.mul_wide(b)
         );
     }
-    assert_eq!(mul_hi_u64(u64::MAX, u64::MAX), u64::MAX - 1);
-    assert_eq!(mul_hi_s64(i64::MIN, 2), -1);
+    assert_eq!(u64::MAX.mul_hi(u64::MAX), u64::MAX - 1);
+    assert_eq!(i64::MIN.mul_hi(2), -1);
     let (a, b) = (0x3322_1180, 0x7766_5544);
     assert_eq!(prmt(a, b, 0x7610, Permute::Generic), 0x7766_1180);
     assert_eq!(prmt(a, b, 0x8888, Permute::Generic), 0xffff_ffff);
@@ -144,11 +122,11 @@ fn logic_permutations_and_products() {
 
 #[test]
 fn divisions_by_zero_give_all_ones() {
-    assert_eq!((div_u32(7, 0), rem_u32(7, 0)), (u32::MAX, u32::MAX));
-    assert_eq!((div_s32(7, 0), rem_s32(-7, 0)), (-1, -1));
-    assert_eq!((div_s32(i32::MIN, -1), rem_s32(i32::MIN, -1)), (i32::MIN, 0));
-    assert_eq!((div_s32(-7, 2), rem_s32(-7, 2)), (-3, -1));
-    assert_eq!((div_s64(i64::MIN, -1), rem_u64(5, 0)), (i64::MIN, u64::MAX));
-    assert_eq!((div_s16(i16::MIN, -1), rem_s16(1, 0)), (i16::MIN, -1));
-    assert_eq!((abs_s32(i32::MIN), abs_s64(-3)), (i32::MIN, 3));
+    assert_eq!((7u32.div(0), 7u32.rem(0)), (u32::MAX, u32::MAX));
+    assert_eq!((7i32.div(0), (-7i32).rem(0)), (-1, -1));
+    assert_eq!((i32::MIN.div(-1), i32::MIN.rem(-1)), (i32::MIN, 0));
+    assert_eq!(((-7i32).div(2), (-7i32).rem(2)), (-3, -1));
+    assert_eq!((i64::MIN.div(-1), 5u64.rem(0)), (i64::MIN, u64::MAX));
+    assert_eq!((i16::MIN.div(-1), 1i16.rem(0)), (i16::MIN, -1));
+    assert_eq!((i32::MIN.magnitude(), (-3i64).magnitude()), (i32::MIN, 3));
 }

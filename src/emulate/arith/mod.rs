@@ -4,7 +4,7 @@
 //! * [`tensor_core_fast`]: whole tiles of the same step with SIMD, equal to the reference on every input.
 //! * [`mma_sync`]: that step on one warp's registers.
 //! * [`special`]: the approximate functions of the special-function unit, and the divisions built on it.
-//! * [`convert`], [`float`], [`integer`]: the other instructions, as scalar functions to be vectorised by their callers.
+//! * [`convert`], [`float`]: the other instructions on floats, as scalar functions to be vectorised by their callers.
 //!
 //! Architecture Invariant: nothing here imports another room, reads the environment, or depends on the host's rounding
 //! mode; host arithmetic is assumed to keep subnormals (no FTZ/DAZ).
@@ -12,7 +12,6 @@
 pub mod convert;
 pub mod exact;
 pub mod float;
-pub mod integer;
 pub mod mma_sync;
 pub mod special;
 mod special_tables;

@@ -1,9 +1,9 @@
 //! Integers: what is no function of three operands.
 use super::Hooks;
 use super::decoder::{Decoder, NONE};
-use super::rows::by;
 use crate::emulate::carry::{CarryProduct, CarrySum};
 use crate::emulate::control::Insert;
+use crate::ptx::integer::by;
 use crate::ptx::modifier::*;
 
 impl<H: Hooks> Decoder<'_, H> {

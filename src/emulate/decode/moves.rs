@@ -1,13 +1,13 @@
 //! Moves: between registers, of special registers and parameters, of parts of registers.
 use super::Hooks;
 use super::decoder::{Decoder, List, NONE, no};
-use super::rows::by;
 use crate::emulate::control::*;
 use crate::emulate::global::param_address;
 use crate::emulate::ops::Copy;
 use crate::emulate::shared::SMEM_BASE;
 use crate::emulate::tensor_maps::LoadMapParameter;
 use crate::error::Result;
+use crate::ptx::integer::by;
 use crate::ptx::launch::EntryParam;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::ParamRef;

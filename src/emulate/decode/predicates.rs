@@ -1,12 +1,12 @@
 //! Predicates: comparisons, what combines them, and logic, which is of predicates too.
 use super::Hooks;
 use super::decoder::{Decoder, NONE};
-use super::rows::by;
 use crate::emulate::control::*;
 use crate::emulate::floats::*;
 use crate::emulate::ops::*;
 use crate::emulate::rounded::{Flushed, OfHalves, Testp};
 use crate::emulate::uop::{EachTest, Test};
+use crate::ptx::integer::by;
 use crate::ptx::modifier::*;
 
 impl<H: Hooks> Decoder<'_, H> {

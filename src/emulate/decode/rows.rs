@@ -6,7 +6,7 @@
 use super::Hooks;
 use super::decoder::{Computed, Decoder, NONE, no};
 use crate::emulate::arith::float::{self, flush_f32};
-use crate::emulate::arith::{convert, integer, special};
+use crate::emulate::arith::{convert, special};
 use crate::emulate::floats::{f16_of_fp8, fp8_of_f16, fp8_of_f32};
 use crate::emulate::global::SHARED_WINDOW;
 use crate::emulate::ops::*;
@@ -16,38 +16,9 @@ use crate::error::Result;
 use crate::ptx::Inst;
 use crate::ptx::flat::Reg;
 use crate::ptx::inst::wide_slot;
+use crate::ptx::integer::{self, Int, by};
 use crate::ptx::modifier::*;
 use crate::ptx::operand::Slot;
-
-/// `$e` with `$T` the type of lanes that a modifier stands for. `width`: of integers whose sign does not matter; `row`: of anything of
-/// which the upper half of a row does not matter.
-macro_rules! by {
-    (@ $E:ident $ty:expr, $T:ident => $e:expr; $($V:ident $t:ty),+) => {
-        match $ty { $( $E::$V => { type $T = $t; $e } )+ }
-    };
-    (IntType $ty:expr, $T:ident => $e:expr) => {
-        by!(@ IntType $ty, $T => $e; U16 u16, S16 i16, U32 u32, S32 i32, U64 u64, S64 i64)
-    };
-    (ShiftType $ty:expr, $T:ident => $e:expr) => {
-        by!(@ ShiftType $ty, $T => $e; U16 u16, S16 i16, U32 u32, S32 i32, U64 u64, S64 i64)
-    };
-    (WideType $ty:expr, $T:ident => $e:expr) => {
-        by!(@ WideType $ty, $T => $e; U16 u16, S16 i16, U32 u32, S32 i32)
-    };
-    (BitType $ty:expr, $T:ident => $e:expr) => {
-        by!(@ BitType $ty, $T => $e; B16 u16, B32 u32, B64 u64)
-    };
-    (WordType $ty:expr, $T:ident => $e:expr) => {
-        by!(@ WordType $ty, $T => $e; B32 u32, B64 u64)
-    };
-    (width $ty:expr, $T:ident => $e:expr) => {
-        by!(BitType $ty.as_bits(), $T => $e)
-    };
-    (row $ty:expr, $T:ident => $e:expr) => {
-        if $ty.slot().class == crate::ptx::operand::Class::B64 { type $T = u64; $e } else { type $T = u32; $e }
-    };
-}
-pub(super) use by;
 
 /// A function of each lane's operands, as [`Computed`]: `lanes!(|a: i32, b: u32| -> i32 { … })`. The parameters are fields of the row, at
 /// most three. Behind it may stand `, how = e`: the function's `how`, a `u32`, is `e`, which modifiers say. In front of it may stand

@@ -1,13 +1,13 @@
 //! What the lanes of a warp do with each other, and what a thread does that is seen outside: checks, prints, marks, sleeps, ends.
 use super::Hooks;
 use super::decoder::{Decoder, List, NONE};
-use super::rows::by;
 use crate::emulate::control::*;
 use crate::emulate::index::{CheckIndex, IndexCheck, Unknown};
 use crate::emulate::printer::PrintReserve;
 use crate::emulate::profile::{ProfileEnd, ProfileMark, ProfileStart};
 use crate::emulate::sync::SetRegisters;
 use crate::error::{Error, Result};
+use crate::ptx::integer::by;
 use crate::ptx::modifier::*;
 use std::sync::Arc;
 
