@@ -534,13 +534,13 @@ fn outside(b: &mut Builder, class: Class, uniform: Uniform) -> Value {
     };
     let base = b.smem_base();
     let addr = b.addr(base, 0);
-    let word = b.inst(Inst::Ld {
-        sem: LoadSem::Weak,
-        space: Space::Shared,
+    let word = b.inst(Inst::ld(
+        LoadSem::Weak,
+        Space::Shared,
         ty,
-        d: [Value::NEW].into_iter().collect(),
+        [Value::NEW].into_iter().collect(),
         addr,
-    })[0];
+    ))[0];
     b.claim_uniform(word, uniform);
     match class {
         Class::Pred => {

@@ -280,12 +280,7 @@ impl Emitter<'_> {
     }
 
     fn high(&mut self, ty: WideType, a: Operand, b: Operand) -> Operand {
-        match self.b.emit(Inst::MulWide {
-            ty,
-            d: Value::NEW,
-            a,
-            b,
-        }) {
+        match self.b.emit(Inst::mul_wide(ty, Value::NEW, a, b)) {
             Src::Imm(x) => Src::Imm(x >> 32),
             Src::Reg(a) => {
                 let d = std::iter::repeat_n(Value::NEW, 2).collect();
@@ -303,15 +298,15 @@ impl Emitter<'_> {
         {
             return;
         }
-        self.b.inst(Inst::CheckIndex {
-            ty: IntType::S32,
-            of: Indexed::Named,
+        self.b.inst(Inst::check_index(
+            IntType::S32,
+            Indexed::Named,
             i,
-            size: 1,
-            extent: i64::from(last) + 1,
-            dim: 0,
-            place: i64::from(first),
-        });
+            1,
+            i64::from(last) + 1,
+            0,
+            i64::from(first),
+        ));
     }
 
     /// A loop, for these lanes; gives those that leave it at its end.

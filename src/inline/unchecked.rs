@@ -76,14 +76,14 @@ impl Unchecked {
             a.push(Src::Reg(b.value(wide, Class::B64)));
         }
         let d: Regs<Value> = (0..self.results).map(|_| Value::NEW).collect();
-        let made = b.inst(Inst::Unchecked {
-            lanes: self.lanes,
-            version: self.isa,
-            unknown: self.unknown.clone(),
-            code: self.code.clone(),
+        let made = b.inst(Inst::unchecked(
+            self.lanes,
+            self.isa,
+            self.unknown.clone(),
+            self.code.clone(),
             d,
             a,
-        });
+        ));
         let of = made.into_iter().zip(&self.classes);
         of.map(|(x, class)| match class {
             Class::Pred => b.setp(Compare::Ne, CompareType::U64, x, Src::Imm(0)),

@@ -527,15 +527,7 @@ impl Builder {
     pub fn cvt_int(&mut self, to: CvtType, from: CvtType, a: impl Into<Operand>) -> Operand {
         let a = self.value(a, from.slot().class);
         let (rnd, ftz, sat) = (CvtRound::None, Ftz::No, Sat::No);
-        self.emit(Inst::Cvt {
-            rnd,
-            ftz,
-            sat,
-            to,
-            from,
-            d: Value::NEW,
-            a,
-        })
+        self.emit(Inst::cvt(rnd, ftz, sat, to, from, Value::NEW, a))
     }
     /// `p ? a : b`
     pub fn select(
@@ -554,13 +546,7 @@ impl Builder {
                     b
                 }
             }
-            Src::Reg(p) => self.emit(Inst::Selp {
-                ty,
-                d: Value::NEW,
-                a,
-                b,
-                p,
-            }),
+            Src::Reg(p) => self.emit(Inst::selp(ty, Value::NEW, a, b, p)),
         }
     }
 
@@ -599,24 +585,12 @@ impl Builder {
     /// A weak load of `n` elements; the address is aligned to all of them.
     pub fn load(&mut self, space: Space, ty: MemType, addr: Addr<Value>, n: usize) -> SmallVec<[Value; 4]> {
         let d = smallvec![Value::NEW; n];
-        self.inst(Inst::Ld {
-            sem: LoadSem::Weak,
-            space,
-            ty,
-            d,
-            addr,
-        })
+        self.inst(Inst::ld(LoadSem::Weak, space, ty, d, addr))
     }
     /// A weak store of a vector.
     pub fn store(&mut self, space: Space, ty: MemType, addr: Addr<Value>, a: &[Operand]) {
         let a = a.iter().copied().collect();
-        self.inst(Inst::St {
-            sem: StoreSem::Weak,
-            space,
-            ty,
-            addr,
-            a,
-        });
+        self.inst(Inst::st(StoreSem::Weak, space, ty, addr, a));
     }
     /// The shared-window address of the kernel's shared memory.
     pub fn smem_base(&mut self) -> Value {
@@ -624,13 +598,7 @@ impl Builder {
     }
     /// An entry parameter of 8 bytes.
     pub fn param(&mut self, p: ParamRef) -> Value {
-        self.prologue(|b| {
-            b.emit_value(Inst::LdParam {
-                ty: WordType::B64,
-                d: Value::NEW,
-                p,
-            })
-        })
+        self.prologue(|b| b.emit_value(Inst::ld_param(WordType::B64, Value::NEW, p)))
     }
     /// The generic address of an entry parameter (a tensor map).
     pub fn param_addr(&mut self, p: ParamRef) -> Value {
@@ -669,14 +637,14 @@ impl Builder {
             let index = b.shr(ShiftType::U32, tid, shift);
             let bound = b.bound(index, Class::B32);
             let a = b.value(index, Class::B32);
-            let v = b.emit_value(Inst::Shfl {
-                mode: ShuffleMode::Idx,
-                d: Value::NEW,
+            let v = b.emit_value(Inst::shfl(
+                ShuffleMode::Idx,
+                Value::NEW,
                 a,
-                b: Src::u32(0),
-                c: Src::u32(31),
-                mask: 0xffff_ffff,
-            });
+                Src::u32(0),
+                Src::u32(31),
+                0xffff_ffff,
+            ));
             (v, bound)
         });
         self.claim_uniform(v, uniform);
@@ -704,10 +672,7 @@ impl Builder {
     }
     /// True in one fixed lane of the warp; all lanes are here.
     pub fn elect(&mut self) -> Value {
-        self.emit_value(Inst::Elect {
-            d: Value::NEW,
-            mask: 0xffff_ffff,
-        })
+        self.emit_value(Inst::elect(Value::NEW, 0xffff_ffff))
     }
     /// True in one fixed thread of the warpgroup: the elected lane of its first warp. All lanes are here.
     pub fn elect_in_warpgroup(&mut self) -> Value {

@@ -107,24 +107,11 @@ pub fn run(ssa: &mut Ssa) {
                     let uniform = operand.reg().map_or(Uniform::Cta, |v| ssa.values[v].uniform);
                     let class = p.ty.slot().class;
                     let n = ssa.values.push(ValueData { class, uniform });
-                    push(Inst::NegFloat {
-                        ftz: Ftz::No,
-                        ty: p.ty,
-                        d: n,
-                        a: *operand,
-                    });
+                    push(Inst::neg_float(Ftz::No, p.ty, n, *operand));
                     Src::Reg(n)
                 });
             }
-            push(Inst::Fma {
-                rnd: Round::Rn,
-                ftz: p.ftz,
-                ty: p.ty,
-                d,
-                a: p.a,
-                b: p.b,
-                c,
-            });
+            push(Inst::fma(Round::Rn, p.ftz, p.ty, d, p.a, p.b, c));
         }
         ssa.regions[r].ops = out;
     }

@@ -17,6 +17,7 @@
 //!   lane's part may be is NaN then, where `f·x` was infinite.
 //!
 //! The shuffles behind the loop take part in what those in the loop did: whoever leads lanes to the loop leads whole warps there.
+use super::fixpoint::{self, Analysis};
 use super::infer_uniformity;
 use super::inst::{Inst, RegMap};
 use super::modifier::*;
@@ -136,22 +137,13 @@ impl<'a> LaneEquality<'a> {
             equal: SecondaryMap::with_default(LANE_BITS),
         };
         if let Some(body) = defs.ssa.body {
-            out.region(body);
+            fixpoint::region(defs.ssa, body, &mut out);
         }
         out
     }
 
     fn of(&self, s: &Src<Value>) -> u8 {
         s.reg().map_or(LANE_BITS, |v| self.equal[v])
-    }
-
-    /// Says whether that is news.
-    fn lower(&mut self, v: Value, to: u8) -> bool {
-        let to = match self.defs.ssa.values[v].uniform {
-            Uniform::Thread => self.equal[v] & to,
-            Uniform::Warp | Uniform::Warpgroup | Uniform::Cta => LANE_BITS,
-        };
-        std::mem::replace(&mut self.equal[v], to) != to
     }
 
     fn of_inst(&self, inst: &Inst<Value>) -> u8 {
@@ -171,61 +163,28 @@ impl<'a> LaneEquality<'a> {
         }
         equal
     }
+}
 
-    fn region(&mut self, r: Region) {
-        let ssa = self.defs.ssa;
-        for op in &ssa.regions[r].ops {
-            match &op.kind {
-                OpKind::Inst { guard, inst } => {
-                    let to = if guard.is_some() { 0 } else { self.of_inst(inst) };
-                    inst.for_each_def(|d, _| {
-                        self.lower(d, to);
-                    });
-                }
-                OpKind::If {
-                    cond,
-                    then,
-                    otherwise,
-                    results,
-                } => {
-                    self.region(*then);
-                    self.region(*otherwise);
-                    let (then, otherwise) = (&ssa.regions[*then].results, &ssa.regions[*otherwise].results);
-                    for ((d, t), e) in results.iter().zip(then).zip(otherwise) {
-                        self.lower(*d, self.equal[*t] & self.equal[*e] & self.equal[*cond]);
-                    }
-                }
-                OpKind::Loop {
-                    inits,
-                    cond,
-                    body,
-                    results,
-                } => {
-                    let (cond_region, body_region) = (&ssa.regions[*cond], &ssa.regions[*body]);
-                    for (p, init) in cond_region.params.iter().zip(inits) {
-                        self.lower(*p, self.equal[*init]);
-                    }
-                    let Some((pred, handed)) = cond_region.results.split_first() else {
-                        continue;
-                    };
-                    let mut again = true;
-                    while again {
-                        self.region(*cond);
-                        for (p, h) in body_region.params.iter().zip(handed) {
-                            self.lower(*p, self.equal[*h]);
-                        }
-                        self.region(*body);
-                        again = false;
-                        for (p, next) in cond_region.params.iter().zip(&body_region.results) {
-                            again |= self.lower(*p, self.equal[*next]);
-                        }
-                    }
-                    for (d, h) in results.iter().zip(handed) {
-                        self.lower(*d, self.equal[*h] & self.equal[*pred]);
-                    }
-                }
-            }
-        }
+impl Analysis for LaneEquality<'_> {
+    type Fact = u8;
+    fn fact(&self, v: Value) -> u8 {
+        self.equal[v]
+    }
+    fn meet(a: u8, b: u8) -> u8 {
+        a & b
+    }
+    fn lower(&mut self, v: Value, to: u8) -> bool {
+        let to = match self.defs.ssa.values[v].uniform {
+            Uniform::Thread => self.equal[v] & to,
+            Uniform::Warp | Uniform::Warpgroup | Uniform::Cta => LANE_BITS,
+        };
+        std::mem::replace(&mut self.equal[v], to) != to
+    }
+    fn inst(&mut self, guard: Option<(Value, Negated)>, inst: &Inst<Value>) {
+        let to = if guard.is_some() { 0 } else { self.of_inst(inst) };
+        inst.for_each_def(|d, _| {
+            self.lower(d, to);
+        });
     }
 }
 
@@ -486,14 +445,14 @@ fn leave(ssa: &mut Ssa, op: &mut Op, sum: Sum, before: &mut Vec<Op>, behind: &mu
     let total = std::mem::replace(&mut results[sum.result], part);
     for (left, step) in sum.steps.iter().enumerate().rev() {
         let (shuffled, next) = (word(ssa), if left == 0 { total } else { word(ssa) });
-        behind.push(made(Inst::Shfl {
-            mode: ShuffleMode::Bfly,
-            d: shuffled,
-            a: part,
-            b: Src::u32(step.bit.into()),
-            c: Src::u32(31),
-            mask: ALL_LANES,
-        }));
+        behind.push(made(Inst::shfl(
+            ShuffleMode::Bfly,
+            shuffled,
+            part,
+            Src::u32(step.bit.into()),
+            Src::u32(31),
+            ALL_LANES,
+        )));
         let of = |v| if v == step.from { part } else { shuffled };
         behind.push(made(step.add.map(&mut Renamed(of, Some(next)))));
         part = next;
@@ -505,32 +464,23 @@ fn first_of(ssa: &mut Ssa, bits: u8, x: Value, mut push: impl FnMut(Inst<Value>)
     let mut fresh = |class| ssa.value(class, Uniform::Thread);
     let (lane, among, out) = (fresh(Class::B32), fresh(Class::B32), fresh(Class::B32));
     let is_first = fresh(Class::Pred);
-    push(Inst::MovSpecial32 {
-        reg: SpecialReg32::Laneid,
-        d: lane,
-    });
-    push(Inst::Logic {
-        op: Logic::And,
-        ty: LogicType::B32,
-        d: among,
-        a: Src::Reg(lane),
-        b: Src::u32(bits.into()),
-    });
-    push(Inst::Setp {
-        cmp: Compare::Eq,
-        ftz: Ftz::No,
-        ty: CompareType::U32,
-        d: is_first,
-        a: Src::Reg(among),
-        b: Src::u32(0),
-    });
-    push(Inst::Selp {
-        ty: BitType::B32,
-        d: out,
-        a: Src::Reg(x),
-        b: Src::u32(0),
-        p: is_first,
-    });
+    push(Inst::mov_special32(SpecialReg32::Laneid, lane));
+    push(Inst::logic(
+        Logic::And,
+        LogicType::B32,
+        among,
+        Src::Reg(lane),
+        Src::u32(bits.into()),
+    ));
+    push(Inst::setp(
+        Compare::Eq,
+        Ftz::No,
+        CompareType::U32,
+        is_first,
+        Src::Reg(among),
+        Src::u32(0),
+    ));
+    push(Inst::selp(BitType::B32, out, Src::Reg(x), Src::u32(0), is_first));
     out
 }
 

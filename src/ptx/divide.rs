@@ -99,7 +99,7 @@ pub fn expand(b: &mut Builder, inst: &Inst<Value>) -> Option<Operand> {
     if c.is_power_of_two() || bound < c {
         return None;
     }
-    let ty = to_unsigned(ty);
+    let ty = ty.as_unsigned();
     if bound / c == 1 {
         return Some(divide_once(b, ty, x, c, remainder));
     }
@@ -161,28 +161,19 @@ fn quotient(b: &mut Builder, ty: IntType, x: Operand, bound: u64, c: u64) -> Ope
 
 /// The high word of a product.
 fn high(b: &mut Builder, ty: IntType, x: Operand, m: u64) -> Operand {
-    b.emit(Inst::MulHi {
-        ty,
-        d: Value::NEW,
-        a: x,
-        b: Src::Imm(m),
-    })
+    b.emit(Inst::mul_hi(ty, Value::NEW, x, Src::Imm(m)))
 }
 
 fn expand_signed(b: &mut Builder, ty: IntType, x: Operand, c: u64, remainder: bool) -> Operand {
     let (class, width, shift) = (ty.slot().class, ty.bits(), ty.as_shift());
-    let logical = to_unsigned(ty).as_shift();
+    let logical = ty.as_unsigned().as_shift();
     let negative = c > class.mask() >> 1;
     // The least number's magnitude is its own bits.
     let magnitude = if negative { c.wrapping_neg() & class.mask() } else { c };
     if magnitude == 1 {
         return match (remainder, negative) {
             (true, _) => Src::Imm(0),
-            (false, true) => b.emit(Inst::NegInt {
-                ty,
-                d: Value::NEW,
-                a: x,
-            }),
+            (false, true) => b.emit(Inst::neg_int(ty, Value::NEW, x)),
             (false, false) => x,
         };
     }
@@ -203,11 +194,7 @@ fn expand_signed(b: &mut Builder, ty: IntType, x: Operand, c: u64, remainder: bo
         }
         let q = b.shr(shift, sum, Src::u32(k));
         return if negative {
-            b.emit(Inst::NegInt {
-                ty,
-                d: Value::NEW,
-                a: q,
-            })
+            b.emit(Inst::neg_int(ty, Value::NEW, q))
         } else {
             q
         };
@@ -224,20 +211,8 @@ fn expand_signed(b: &mut Builder, ty: IntType, x: Operand, c: u64, remainder: bo
     match (remainder, negative) {
         // The divisor's sign makes no difference.
         (true, _) => rest(b, ty, x, q, magnitude),
-        (false, true) => b.emit(Inst::NegInt {
-            ty,
-            d: Value::NEW,
-            a: q,
-        }),
+        (false, true) => b.emit(Inst::neg_int(ty, Value::NEW, q)),
         (false, false) => q,
-    }
-}
-
-fn to_unsigned(ty: IntType) -> IntType {
-    match ty {
-        IntType::U16 | IntType::S16 => IntType::U16,
-        IntType::U32 | IntType::S32 => IntType::U32,
-        IntType::U64 | IntType::S64 => IntType::U64,
     }
 }
 

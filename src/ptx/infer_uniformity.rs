@@ -1,8 +1,7 @@
 //! Which values are equal in all lanes of a warp, threads of a warpgroup or of the CTA: a greatest fixpoint.
 //!
-//! Everything starts as equal everywhere and is lowered by what defines it, loops until their parameters stay. Results of conditionals and loops are no
-//! more uniform than the condition (lanes that left a loop early hold values of another iteration). Where an
-//! instruction cannot tell (loads, shuffles), lowering's claim counts.
+//! Everything starts as equal everywhere. Where an instruction cannot tell (loads, shuffles), lowering's claim counts.
+use super::fixpoint::{self, Analysis};
 use super::inst::Inst;
 use super::modifier::Carries;
 use super::ssa::*;
@@ -23,7 +22,7 @@ pub fn run(ssa: &mut Ssa) {
         uniform: SecondaryMap::with_default(Uniform::Cta),
         carry: Uniform::Thread,
     };
-    inference.region(body);
+    fixpoint::region(ssa, body, &mut inference);
     let uniform = inference.uniform;
     for (v, data) in ssa.values.iter_mut() {
         data.uniform = uniform[v];
@@ -31,14 +30,6 @@ pub fn run(ssa: &mut Ssa) {
 }
 
 impl Inference<'_> {
-    /// Says whether that is news.
-    fn lower(&mut self, v: Value, to: Uniform) -> bool {
-        let news = to < self.uniform[v];
-        if news {
-            self.uniform[v] = to;
-        }
-        news
-    }
     /// What a sum with carries gives is as uniform as its operands, the carry among them.
     fn with_carry(&mut self, inst: &Inst<Value>, carries: Carries) -> Uniform {
         let mut of = if carries.takes { self.carry } else { Uniform::Cta };
@@ -48,69 +39,35 @@ impl Inference<'_> {
         }
         of
     }
-    fn region(&mut self, r: Region) {
-        let ssa = self.ssa;
-        for op in &ssa.regions[r].ops {
-            match &op.kind {
-                OpKind::Inst { inst, .. } => {
-                    let derived = match carries(inst) {
-                        Some(carries) => Derived::Known(self.with_carry(inst, carries)),
-                        None => derive(inst, |v| self.uniform[v]),
-                    };
-                    inst.for_each_def(|d, _| {
-                        let to = match derived {
-                            Derived::Known(u) => u,
-                            Derived::Claim(u) => u.max(ssa.values[d].uniform),
-                        };
-                        self.lower(d, to);
-                    });
-                }
-                OpKind::If {
-                    cond,
-                    then,
-                    otherwise,
-                    results,
-                } => {
-                    self.region(*then);
-                    self.region(*otherwise);
-                    let (then, otherwise) = (&ssa.regions[*then].results, &ssa.regions[*otherwise].results);
-                    for ((d, t), e) in results.iter().zip(then).zip(otherwise) {
-                        let to = self.uniform[*t].min(self.uniform[*e]).min(self.uniform[*cond]);
-                        self.lower(*d, to);
-                    }
-                }
-                OpKind::Loop {
-                    inits,
-                    cond,
-                    body,
-                    results,
-                } => {
-                    let (cond_region, body_region) = (&ssa.regions[*cond], &ssa.regions[*body]);
-                    for (p, init) in cond_region.params.iter().zip(inits) {
-                        self.lower(*p, self.uniform[*init]);
-                    }
-                    let Some((pred, handed)) = cond_region.results.split_first() else {
-                        continue;
-                    };
-                    let mut again = true;
-                    while again {
-                        self.region(*cond);
-                        for (p, h) in body_region.params.iter().zip(handed) {
-                            self.lower(*p, self.uniform[*h]);
-                        }
-                        self.region(*body);
-                        again = false;
-                        for (p, next) in cond_region.params.iter().zip(&body_region.results) {
-                            again |= self.lower(*p, self.uniform[*next]);
-                        }
-                    }
-                    for (d, h) in results.iter().zip(handed) {
-                        let to = self.uniform[*h].min(self.uniform[*pred]);
-                        self.lower(*d, to);
-                    }
-                }
-            }
+}
+
+impl Analysis for Inference<'_> {
+    type Fact = Uniform;
+    fn fact(&self, v: Value) -> Uniform {
+        self.uniform[v]
+    }
+    fn meet(a: Uniform, b: Uniform) -> Uniform {
+        a.min(b)
+    }
+    fn lower(&mut self, v: Value, to: Uniform) -> bool {
+        let news = to < self.uniform[v];
+        if news {
+            self.uniform[v] = to;
         }
+        news
+    }
+    fn inst(&mut self, _: Option<(Value, Negated)>, inst: &Inst<Value>) {
+        let derived = match carries(inst) {
+            Some(carries) => Derived::Known(self.with_carry(inst, carries)),
+            None => derive(inst, |v| self.uniform[v]),
+        };
+        inst.for_each_def(|d, _| {
+            let to = match derived {
+                Derived::Known(u) => u,
+                Derived::Claim(u) => u.max(self.ssa.values[d].uniform),
+            };
+            self.lower(d, to);
+        });
     }
 }
 

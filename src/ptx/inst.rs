@@ -130,13 +130,9 @@ const fn ask_requires(sem: AskSem) -> Requirement {
     }
 }
 const fn special32(reg: SpecialReg32) -> Effects {
-    match reg {
-        SpecialReg32::Clock
-        | SpecialReg32::ClockHi
-        | SpecialReg32::GlobaltimerLo
-        | SpecialReg32::GlobaltimerHi
-        | SpecialReg32::Warpid => Effects::VOLATILE,
-        _ => Effects::PURE,
+    match reg.reader() {
+        Reader::Clock => Effects::VOLATILE,
+        Reader::Lane | Reader::Block => Effects::PURE,
     }
 }
 const fn wait_requires(acquire: Acquire) -> Requirement {
@@ -563,6 +559,12 @@ macro_rules! define_instructions {
                 choices: &[$( field_choices!($kind $arg) ),*],
             }
         ),*];
+
+        /// Instructions as PTX writes them: modifiers, what is defined, operands.
+        #[allow(clippy::too_many_arguments)]
+        impl<R> Inst<R> {
+            $( $(#[doc = $doc])* pub fn $method($( $field: field_type!($kind $arg, R) ),*) -> Inst<R> { Inst::$variant { $( $field ),* } } )*
+        }
 
         impl<R: Clone> Clone for Inst<R> {
             fn clone(&self) -> Inst<R> {

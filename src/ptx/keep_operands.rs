@@ -130,16 +130,8 @@ impl Found {
 /// Zero, as long as a GPU has fewer than 2^31 multiprocessors; at the start of the kernel.
 fn unknown_zero(ssa: &mut Ssa, body: Region) -> Value {
     let (count, zero) = (ssa.value(Class::B32, Uniform::Cta), ssa.value(Class::B32, Uniform::Cta));
-    let read = Inst::MovSpecial32 {
-        reg: SpecialReg32::Nsmid,
-        d: count,
-    };
-    let shift = Inst::Shr {
-        ty: ShiftType::U32,
-        d: zero,
-        a: Src::Reg(count),
-        b: Src::u32(31),
-    };
+    let read = Inst::mov_special32(SpecialReg32::Nsmid, count);
+    let shift = Inst::shr(ShiftType::U32, zero, Src::Reg(count), Src::u32(31));
     ssa.regions[body]
         .ops
         .splice(0..0, [plain(read, Loc::CALL_SITE), plain(shift, Loc::CALL_SITE)]);
@@ -171,16 +163,7 @@ fn copy(ssa: &mut Ssa, region: Region, kept: &FxHashSet<Value>, zero: Value) {
                 made.entry(v).or_insert_with(|| {
                     let d = ssa.values.push(ssa.values[v].clone());
                     let (a, b) = (Src::Reg(v), Src::Reg(zero));
-                    copies.push(plain(
-                        Inst::Logic {
-                            op: Logic::Xor,
-                            ty: LogicType::B32,
-                            d,
-                            a,
-                            b,
-                        },
-                        loc,
-                    ));
+                    copies.push(plain(Inst::logic(Logic::Xor, LogicType::B32, d, a, b), loc));
                     d
                 });
             }

@@ -12,6 +12,7 @@ mod divide;
 pub mod eliminate_dead_code;
 mod equal_conditionals;
 pub mod evaluate;
+mod fixpoint;
 pub mod flat;
 pub mod flow;
 #[cfg(test)]

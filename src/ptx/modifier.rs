@@ -89,22 +89,59 @@ types! {
     AccType { F32 = "f32": F32, F16 = "f16": H16X2, S32 = "s32": B32 }
 }
 
+/// Who reads the same number of a special register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reader {
+    /// Each lane its own.
+    Lane,
+    /// All threads of the block.
+    Block,
+    /// Nobody: it changes. Read by one instruction of a warp it is equal in its lanes on every machine we run on, but that is not promised.
+    Clock,
+}
+
+/// Names, who reads the same, and the largest number that is read.
+macro_rules! special_registers {
+    ($($variant:ident = $text:literal: $reader:ident $most:expr,)*) => {
+        modifiers! {
+            /// Special registers that are read with `mov.u32`.
+            SpecialReg32 { $($variant = $text),* }
+        }
+        impl SpecialReg32 {
+            pub const fn reader(self) -> Reader {
+                match self { $(SpecialReg32::$variant => Reader::$reader),* }
+            }
+            /// No number that is read is larger.
+            pub const fn most(self) -> u32 {
+                match self { $(SpecialReg32::$variant => $most),* }
+            }
+        }
+    };
+}
+
+const ANY: u32 = u32::MAX;
+const GRID: u32 = 0x7fff_ffff;
+// CUDA's limits: 1024 threads a block, 16 blocks a cluster.
+special_registers! {
+    TidX = "%tid.x": Lane 1023, NtidX = "%ntid.x": Block 1024,
+    CtaidX = "%ctaid.x": Block GRID, CtaidY = "%ctaid.y": Block 65535, CtaidZ = "%ctaid.z": Block 65535,
+    NctaidX = "%nctaid.x": Block GRID, NctaidY = "%nctaid.y": Block 65535, NctaidZ = "%nctaid.z": Block 65535,
+    ClusterCtaidX = "%cluster_ctaid.x": Block 15, ClusterCtaidY = "%cluster_ctaid.y": Block 15, ClusterCtaidZ = "%cluster_ctaid.z": Block 15,
+    ClusteridX = "%clusterid.x": Block GRID, ClusteridY = "%clusterid.y": Block GRID, ClusteridZ = "%clusterid.z": Block GRID,
+    ClusterCtarank = "%cluster_ctarank": Block 15, ClusterNctarank = "%cluster_nctarank": Block 16,
+    Laneid = "%laneid": Lane 31, Smid = "%smid": Block GRID, Nsmid = "%nsmid": Block GRID,
+    Clock = "%clock": Clock ANY, GlobaltimerLo = "%globaltimer_lo": Clock ANY,
+    LanemaskLt = "%lanemask_lt": Lane ANY, LanemaskEq = "%lanemask_eq": Lane ANY, LanemaskLe = "%lanemask_le": Lane ANY,
+    LanemaskGe = "%lanemask_ge": Lane ANY, LanemaskGt = "%lanemask_gt": Lane ANY,
+    TidY = "%tid.y": Lane 1023, TidZ = "%tid.z": Lane 1023, NtidY = "%ntid.y": Block 1024, NtidZ = "%ntid.z": Block 1024,
+    Warpid = "%warpid": Clock ANY, Nwarpid = "%nwarpid": Block ANY,
+    NclusteridX = "%nclusterid.x": Block ANY, NclusteridY = "%nclusterid.y": Block ANY, NclusteridZ = "%nclusterid.z": Block ANY,
+    ClusterNctaidX = "%cluster_nctaid.x": Block ANY, ClusterNctaidY = "%cluster_nctaid.y": Block ANY, ClusterNctaidZ = "%cluster_nctaid.z": Block ANY,
+    ClockHi = "%clock_hi": Clock ANY, GlobaltimerHi = "%globaltimer_hi": Clock ANY,
+    DynamicSmemSize = "%dynamic_smem_size": Block ANY, TotalSmemSize = "%total_smem_size": Block ANY,
+}
+
 modifiers! {
-    /// Special registers that are read with `mov.u32`.
-    SpecialReg32 {
-        TidX = "%tid.x", NtidX = "%ntid.x", CtaidX = "%ctaid.x", CtaidY = "%ctaid.y", CtaidZ = "%ctaid.z",
-        NctaidX = "%nctaid.x", NctaidY = "%nctaid.y", NctaidZ = "%nctaid.z",
-        ClusterCtaidX = "%cluster_ctaid.x", ClusterCtaidY = "%cluster_ctaid.y", ClusterCtaidZ = "%cluster_ctaid.z",
-        ClusteridX = "%clusterid.x", ClusteridY = "%clusterid.y", ClusteridZ = "%clusterid.z",
-        ClusterCtarank = "%cluster_ctarank", ClusterNctarank = "%cluster_nctarank",
-        Laneid = "%laneid", Smid = "%smid", Nsmid = "%nsmid", Clock = "%clock", GlobaltimerLo = "%globaltimer_lo",
-        LanemaskLt = "%lanemask_lt", LanemaskEq = "%lanemask_eq", LanemaskLe = "%lanemask_le", LanemaskGe = "%lanemask_ge", LanemaskGt = "%lanemask_gt",
-        TidY = "%tid.y", TidZ = "%tid.z", NtidY = "%ntid.y", NtidZ = "%ntid.z", Warpid = "%warpid", Nwarpid = "%nwarpid",
-        NclusteridX = "%nclusterid.x", NclusteridY = "%nclusterid.y", NclusteridZ = "%nclusterid.z",
-        ClusterNctaidX = "%cluster_nctaid.x", ClusterNctaidY = "%cluster_nctaid.y", ClusterNctaidZ = "%cluster_nctaid.z",
-        ClockHi = "%clock_hi", GlobaltimerHi = "%globaltimer_hi",
-        DynamicSmemSize = "%dynamic_smem_size", TotalSmemSize = "%total_smem_size",
-    }
     /// Special registers that are read with `mov.u64`.
     SpecialReg64 { Clock64 = "%clock64", Globaltimer = "%globaltimer", Gridid = "%gridid" }
     /// Special registers that are predicates.
@@ -239,11 +276,6 @@ modifiers! {
     Lanes { Warp = "warp", One = "one" }
     /// Where a line of memory is brought.
     PrefetchLevel { L1 = ".L1", L2 = ".L2", GlobalL1 = ".global.L1", GlobalL2 = ".global.L2", GlobalL2Last = ".global.L2::evict_last", GlobalL2Normal = ".global.L2::evict_normal" }
-    /// Reductions of contiguous elements in global memory.
-    BulkRed { AddU32 = "add.u32", AddS32 = "add.s32", AddU64 = "add.u64", AddF16 = "add.noftz.f16", AddBF16 = "add.noftz.bf16", AddF32 = "add.f32", AddF64 = "add.f64",
-        MinU32 = "min.u32", MinS32 = "min.s32", MinU64 = "min.u64", MinS64 = "min.s64", MinF16 = "min.f16", MinBF16 = "min.bf16",
-        MaxU32 = "max.u32", MaxS32 = "max.s32", MaxU64 = "max.u64", MaxS64 = "max.s64", MaxF16 = "max.f16", MaxBF16 = "max.bf16",
-        IncU32 = "inc.u32", DecU32 = "dec.u32", AndB32 = "and.b32", OrB32 = "or.b32", XorB32 = "xor.b32", AndB64 = "and.b64", OrB64 = "or.b64", XorB64 = "xor.b64" }
     /// Which caches a small copy goes through.
     CopyCache { Ca = ".ca", Cg = ".cg" }
     PrefetchSize { No = "", B64 = ".L2::64B", B128 = ".L2::128B", B256 = ".L2::256B" }
@@ -310,52 +342,36 @@ impl IntType {
     pub const fn is_signed(self) -> bool {
         matches!(self, IntType::S16 | IntType::S32 | IntType::S64)
     }
+}
+
+/// Members of one enum as those of another: `name: From { A, … } => To`, of the same names, or of others where they are given.
+macro_rules! conversions {
+    ($($(#[$doc:meta])* $name:ident: $From:ident { $($($a:ident)|+ $(= $b:ident)?),+ } => $To:ident;)*) => {$(
+        impl $From {
+            $(#[$doc])*
+            pub const fn $name(self) -> $To {
+                match self { $( conversions!(@from $From $($a)|+) => conversions!(@to $To $($a)|+ $(= $b)?) ),+ }
+            }
+        }
+    )*};
+    (@from $From:ident $($a:ident)|+) => { $($From::$a)|+ };
+    (@to $To:ident $($a:ident)|+ = $b:ident) => { $To::$b };
+    (@to $To:ident $a:ident) => { $To::$a };
+}
+conversions! {
     /// The untyped view of the same width.
-    pub const fn as_bits(self) -> BitType {
-        match self {
-            IntType::U16 | IntType::S16 => BitType::B16,
-            IntType::U32 | IntType::S32 => BitType::B32,
-            IntType::U64 | IntType::S64 => BitType::B64,
-        }
-    }
-    pub const fn as_logic(self) -> LogicType {
-        match self {
-            IntType::U16 | IntType::S16 => LogicType::B16,
-            IntType::U32 | IntType::S32 => LogicType::B32,
-            IntType::U64 | IntType::S64 => LogicType::B64,
-        }
-    }
+    as_bits: IntType { U16 | S16 = B16, U32 | S32 = B32, U64 | S64 = B64 } => BitType;
+    as_logic: IntType { U16 | S16 = B16, U32 | S32 = B32, U64 | S64 = B64 } => LogicType;
+    as_unsigned: IntType { U16 | S16 = U16, U32 | S32 = U32, U64 | S64 = U64 } => IntType;
+    as_signed: IntType { U16 | S16 = S16, U32 | S32 = S32, U64 | S64 = S64 } => IntType;
     /// The shift to the right that divides (rounding down).
-    pub const fn as_shift(self) -> ShiftType {
-        match self {
-            IntType::U16 => ShiftType::U16,
-            IntType::S16 => ShiftType::S16,
-            IntType::U32 => ShiftType::U32,
-            IntType::S32 => ShiftType::S32,
-            IntType::U64 => ShiftType::U64,
-            IntType::S64 => ShiftType::S64,
-        }
-    }
-    pub const fn as_cvt(self) -> CvtType {
-        match self {
-            IntType::U16 => CvtType::U16,
-            IntType::S16 => CvtType::S16,
-            IntType::U32 => CvtType::U32,
-            IntType::S32 => CvtType::S32,
-            IntType::U64 => CvtType::U64,
-            IntType::S64 => CvtType::S64,
-        }
-    }
-    pub const fn as_compare(self) -> CompareType {
-        match self {
-            IntType::U16 => CompareType::U16,
-            IntType::S16 => CompareType::S16,
-            IntType::U32 => CompareType::U32,
-            IntType::S32 => CompareType::S32,
-            IntType::U64 => CompareType::U64,
-            IntType::S64 => CompareType::S64,
-        }
-    }
+    as_shift: IntType { U16, S16, U32, S32, U64, S64 } => ShiftType;
+    as_cvt: IntType { U16, S16, U32, S32, U64, S64 } => CvtType;
+    as_compare: IntType { U16, S16, U32, S32, U64, S64 } => CompareType;
+    as_float: SatFloatType { F16, F16x2, F32 } => FloatType;
+    /// The type of each half.
+    as_half: Pair16 { F16x2 = F16, BF16x2 = BF16 } => CompareType;
+    as_atom: RedOp { Add, Min, Max, And, Or, Xor, Inc, Dec } => AtomOp;
 }
 
 /// What an instruction with carries does with the condition code.
@@ -400,74 +416,31 @@ impl CarryMad {
     }
 }
 
-impl SatFloatType {
-    pub const fn as_float(self) -> FloatType {
-        match self {
-            SatFloatType::F16 => FloatType::F16,
-            SatFloatType::F16x2 => FloatType::F16x2,
-            SatFloatType::F32 => FloatType::F32,
+/// Reductions of contiguous elements in global memory: the operation and the type of its elements.
+macro_rules! bulk_reductions {
+    ($($variant:ident = $text:literal: $op:ident $ty:ident,)*) => {
+        modifiers! {
+            /// Reductions of contiguous elements in global memory.
+            BulkRed { $($variant = $text),* }
         }
-    }
+        impl BulkRed {
+            /// The operation and the type of its elements.
+            pub const fn parts(self) -> (AtomOp, AtomType) {
+                match self { $(BulkRed::$variant => (AtomOp::$op, AtomType::$ty)),* }
+            }
+        }
+    };
 }
-
-impl Pair16 {
-    /// The type of each half.
-    pub const fn as_half(self) -> CompareType {
-        match self {
-            Pair16::F16x2 => CompareType::F16,
-            Pair16::BF16x2 => CompareType::BF16,
-        }
-    }
-}
-
-impl RedOp {
-    pub const fn as_atom(self) -> AtomOp {
-        match self {
-            RedOp::Add => AtomOp::Add,
-            RedOp::Min => AtomOp::Min,
-            RedOp::Max => AtomOp::Max,
-            RedOp::And => AtomOp::And,
-            RedOp::Or => AtomOp::Or,
-            RedOp::Xor => AtomOp::Xor,
-            RedOp::Inc => AtomOp::Inc,
-            RedOp::Dec => AtomOp::Dec,
-        }
-    }
-}
-
-impl BulkRed {
-    /// The operation and the type of its elements.
-    pub const fn parts(self) -> (AtomOp, AtomType) {
-        match self {
-            BulkRed::AddU32 => (AtomOp::Add, AtomType::U32),
-            BulkRed::AddS32 => (AtomOp::Add, AtomType::S32),
-            BulkRed::AddU64 => (AtomOp::Add, AtomType::U64),
-            BulkRed::AddF16 => (AtomOp::Add, AtomType::F16),
-            BulkRed::AddBF16 => (AtomOp::Add, AtomType::BF16),
-            BulkRed::AddF32 => (AtomOp::Add, AtomType::F32),
-            BulkRed::AddF64 => (AtomOp::Add, AtomType::F64),
-            BulkRed::MinU32 => (AtomOp::Min, AtomType::U32),
-            BulkRed::MinS32 => (AtomOp::Min, AtomType::S32),
-            BulkRed::MinU64 => (AtomOp::Min, AtomType::U64),
-            BulkRed::MinS64 => (AtomOp::Min, AtomType::S64),
-            BulkRed::MinF16 => (AtomOp::Min, AtomType::F16),
-            BulkRed::MinBF16 => (AtomOp::Min, AtomType::BF16),
-            BulkRed::MaxU32 => (AtomOp::Max, AtomType::U32),
-            BulkRed::MaxS32 => (AtomOp::Max, AtomType::S32),
-            BulkRed::MaxU64 => (AtomOp::Max, AtomType::U64),
-            BulkRed::MaxS64 => (AtomOp::Max, AtomType::S64),
-            BulkRed::MaxF16 => (AtomOp::Max, AtomType::F16),
-            BulkRed::MaxBF16 => (AtomOp::Max, AtomType::BF16),
-            BulkRed::IncU32 => (AtomOp::Inc, AtomType::U32),
-            BulkRed::DecU32 => (AtomOp::Dec, AtomType::U32),
-            BulkRed::AndB32 => (AtomOp::And, AtomType::B32),
-            BulkRed::OrB32 => (AtomOp::Or, AtomType::B32),
-            BulkRed::XorB32 => (AtomOp::Xor, AtomType::B32),
-            BulkRed::AndB64 => (AtomOp::And, AtomType::B64),
-            BulkRed::OrB64 => (AtomOp::Or, AtomType::B64),
-            BulkRed::XorB64 => (AtomOp::Xor, AtomType::B64),
-        }
-    }
+bulk_reductions! {
+    AddU32 = "add.u32": Add U32, AddS32 = "add.s32": Add S32, AddU64 = "add.u64": Add U64,
+    AddF16 = "add.noftz.f16": Add F16, AddBF16 = "add.noftz.bf16": Add BF16, AddF32 = "add.f32": Add F32, AddF64 = "add.f64": Add F64,
+    MinU32 = "min.u32": Min U32, MinS32 = "min.s32": Min S32, MinU64 = "min.u64": Min U64, MinS64 = "min.s64": Min S64,
+    MinF16 = "min.f16": Min F16, MinBF16 = "min.bf16": Min BF16,
+    MaxU32 = "max.u32": Max U32, MaxS32 = "max.s32": Max S32, MaxU64 = "max.u64": Max U64, MaxS64 = "max.s64": Max S64,
+    MaxF16 = "max.f16": Max F16, MaxBF16 = "max.bf16": Max BF16,
+    IncU32 = "inc.u32": Inc U32, DecU32 = "dec.u32": Dec U32,
+    AndB32 = "and.b32": And B32, OrB32 = "or.b32": Or B32, XorB32 = "xor.b32": Xor B32,
+    AndB64 = "and.b64": And B64, OrB64 = "or.b64": Or B64, XorB64 = "xor.b64": Xor B64,
 }
 
 /// How many registers a lane holds of each matrix.

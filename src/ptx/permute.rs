@@ -129,13 +129,13 @@ fn permutation(bytes: &[Byte; 4]) -> Option<Inst<Value>> {
         };
         selector |= nibble << (4 * i);
     }
-    Some(Inst::Prmt {
-        mode: PrmtMode::Bytes,
-        d: Value::NEW,
+    Some(Inst::prmt(
+        PrmtMode::Bytes,
+        Value::NEW,
         a,
-        b: Src::Reg(b),
-        c: Src::u32(selector),
-    })
+        Src::Reg(b),
+        Src::u32(selector),
+    ))
 }
 
 #[cfg(test)]

@@ -281,13 +281,13 @@ impl Flights<'_> {
 }
 
 fn wait(n: u32, loc: Loc) -> Op {
-    let inst = Inst::WgmmaWait {
-        n: i64::from(n),
-        acc: Tied {
+    let inst = Inst::wgmma_wait(
+        i64::from(n),
+        Tied {
             input: vec![],
             output: vec![],
         },
-    };
+    );
     Op {
         kind: OpKind::Inst { guard: None, inst },
         loc,

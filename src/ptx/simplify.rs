@@ -61,12 +61,7 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
                 return Operand(Src::Imm(0));
             }
             match constant(facts, *b, class) {
-                Some(c) => Inst(Inst::AddInt {
-                    ty: *ty,
-                    d,
-                    a: *a,
-                    b: Src::Imm(c.wrapping_neg() & class.mask()),
-                }),
+                Some(c) => Inst(Inst::add_int(*ty, d, *a, Src::Imm(c.wrapping_neg() & class.mask()))),
                 None => Same,
             }
         }
@@ -83,22 +78,13 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
             let class = ty.slot().class;
             match (constant(facts, *a, class), constant(facts, *b, class)) {
                 (Some(0), _) | (_, Some(0)) => Operand(*c),
-                _ if constant(facts, *c, Class::B64) == Some(0) => Inst(Inst::MulWide {
-                    ty: *ty,
-                    d,
-                    a: *a,
-                    b: *b,
-                }),
+                _ if constant(facts, *c, Class::B64) == Some(0) => Inst(Inst::mul_wide(*ty, d, *a, *b)),
                 _ => Same,
             }
         }
         Inst::DivInt { ty, a, b, .. } => quotient(facts, ty, a, b),
         Inst::RemInt { ty, a, b, .. } => remainder(facts, ty, a, b),
-        Inst::NegInt { ty, a, .. } if !ty.is_signed() => Inst(Inst::NegInt {
-            ty: to_signed(*ty),
-            d,
-            a: *a,
-        }),
+        Inst::NegInt { ty, a, .. } if !ty.is_signed() => Inst(Inst::neg_int(ty.as_signed(), d, *a)),
         Inst::AbsInt { ty, a, .. } if !ty.is_signed() => Operand(*a),
         Inst::PackB32 { a, .. } | Inst::PackB64 { a, .. } => packed(facts, a),
         Inst::MinMaxInt { a, b, .. } if a == b => Operand(*a),
@@ -148,14 +134,14 @@ pub fn simplify(inst: &Inst<Value>, facts: &impl Facts) -> Simplified {
             let exponent = (b >> 23) & 0xff;
             let plain = (1..=252).contains(&exponent);
             match facts.functions().mufu(Mufu::Rcp, Ftz::Yes, *b as u32) {
-                Some(reciprocal) if plain => Inst(Inst::MulFloat {
-                    rnd: Round::Rn,
-                    ftz: *ftz,
-                    ty: FloatType::F32,
+                Some(reciprocal) if plain => Inst(Inst::mul_float(
+                    Round::Rn,
+                    *ftz,
+                    FloatType::F32,
                     d,
-                    a: *a,
-                    b: Src::u32(reciprocal),
-                }),
+                    *a,
+                    Src::u32(reciprocal),
+                )),
                 Some(_) | None => Same,
             }
         }
@@ -202,12 +188,7 @@ fn sum(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>) -> Simp
         let b = Src::Imm(k.wrapping_add(c) & class.mask());
         return Inst(Inst::AddInt { ty: *ty, d, a: *y, b });
     }
-    rewritten(*a == x && *b == Src::Imm(c), || Inst::AddInt {
-        ty: *ty,
-        d,
-        a: x,
-        b: Src::Imm(c),
-    })
+    rewritten(*a == x && *b == Src::Imm(c), || Inst::add_int(*ty, d, x, Src::Imm(c)))
 }
 
 /// `a · b`, the low half.
@@ -222,18 +203,8 @@ fn product(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>) -> 
     match c {
         0 => Operand(Src::Imm(0)),
         1 => Operand(x),
-        c if c.is_power_of_two() => Inst(Inst::Shl {
-            ty: ty.as_bits(),
-            d,
-            a: x,
-            b: Src::u32(c.trailing_zeros()),
-        }),
-        _ => rewritten(*a == x && *b == Src::Imm(c), || Inst::MulLo {
-            ty: *ty,
-            d,
-            a: x,
-            b: Src::Imm(c),
-        }),
+        c if c.is_power_of_two() => Inst(Inst::shl(ty.as_bits(), d, x, Src::u32(c.trailing_zeros()))),
+        _ => rewritten(*a == x && *b == Src::Imm(c), || Inst::mul_lo(*ty, d, x, Src::Imm(c))),
     }
 }
 
@@ -249,18 +220,8 @@ fn product_and_sum(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Val
         _ => None,
     };
     match (product, constant(facts, *c, class)) {
-        (Some(product), _) => Inst(Inst::AddInt {
-            ty: *ty,
-            d,
-            a: product,
-            b: *c,
-        }),
-        (None, Some(0)) => Inst(Inst::MulLo {
-            ty: *ty,
-            d,
-            a: *a,
-            b: *b,
-        }),
+        (Some(product), _) => Inst(Inst::add_int(*ty, d, product, *c)),
+        (None, Some(0)) => Inst(Inst::mul_lo(*ty, d, *a, *b)),
         _ => Same,
     }
 }
@@ -273,18 +234,15 @@ fn quotient(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>) ->
         Some(1) => Operand(*a),
         Some(c) if !ty.is_signed() && c > bound_of(facts, *a, class) => Operand(Src::Imm(0)),
         // The quotient of a signed number that is known not to be negative is the unsigned one.
-        Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::Shr {
-            ty: to_unsigned(*ty).as_shift(),
+        Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::shr(
+            ty.as_unsigned().as_shift(),
             d,
-            a: *a,
-            b: Src::u32(c.trailing_zeros()),
-        }),
-        Some(c) if ty.is_signed() && unsigned(facts, *ty, *a, c) => Inst(Inst::DivInt {
-            ty: to_unsigned(*ty),
-            d,
-            a: *a,
-            b: Src::Imm(c),
-        }),
+            *a,
+            Src::u32(c.trailing_zeros()),
+        )),
+        Some(c) if ty.is_signed() && unsigned(facts, *ty, *a, c) => {
+            Inst(Inst::div_int(ty.as_unsigned(), d, *a, Src::Imm(c)))
+        }
         _ => Same,
     }
 }
@@ -296,19 +254,12 @@ fn remainder(facts: &impl Facts, ty: &IntType, a: &Src<Value>, b: &Src<Value>) -
     match constant(facts, *b, class) {
         Some(1) => Operand(Src::Imm(0)),
         Some(c) if !ty.is_signed() && c > bound_of(facts, *a, class) => Operand(*a),
-        Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::Logic {
-            op: Logic::And,
-            ty: ty.as_logic(),
-            d,
-            a: *a,
-            b: Src::Imm(c - 1),
-        }),
-        Some(c) if ty.is_signed() && unsigned(facts, *ty, *a, c) => Inst(Inst::RemInt {
-            ty: to_unsigned(*ty),
-            d,
-            a: *a,
-            b: Src::Imm(c),
-        }),
+        Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => {
+            Inst(Inst::logic(Logic::And, ty.as_logic(), d, *a, Src::Imm(c - 1)))
+        }
+        Some(c) if ty.is_signed() && unsigned(facts, *ty, *a, c) => {
+            Inst(Inst::rem_int(ty.as_unsigned(), d, *a, Src::Imm(c)))
+        }
         _ => Same,
     }
 }
@@ -333,12 +284,7 @@ fn shifted_left(facts: &impl Facts, ty: &BitType, a: &Src<Value>, b: &Src<Value>
             }) if inner == ty => {
                 return match k + by {
                     sum if sum >= bits => Operand(Src::Imm(0)),
-                    sum => Inst(Inst::Shl {
-                        ty: *ty,
-                        d,
-                        a: *a,
-                        b: Src::Imm(sum),
-                    }),
+                    sum => Inst(Inst::shl(*ty, d, *a, Src::Imm(sum))),
                 };
             }
             // (y >> k) << k keeps the high bits.
@@ -349,23 +295,18 @@ fn shifted_left(facts: &impl Facts, ty: &BitType, a: &Src<Value>, b: &Src<Value>
                 ..
             }) if *k == by && by < bits && inner.slot().class == ty.slot().class => {
                 let class = ty.slot().class;
-                return Inst(Inst::Logic {
-                    op: Logic::And,
-                    ty: logic_type(class),
+                return Inst(Inst::logic(
+                    Logic::And,
+                    logic_type(class),
                     d,
-                    a: *a,
-                    b: Src::Imm(class.mask() << by & class.mask()),
-                });
+                    *a,
+                    Src::Imm(class.mask() << by & class.mask()),
+                ));
             }
             _ => {}
         }
     }
-    rewritten(*b == Src::Imm(by), || Inst::Shl {
-        ty: *ty,
-        d,
-        a: *a,
-        b: Src::Imm(by),
-    })
+    rewritten(*b == Src::Imm(by), || Inst::shl(*ty, d, *a, Src::Imm(by)))
 }
 
 /// `a >> b`.
@@ -392,19 +333,9 @@ fn shifted_right(facts: &impl Facts, ty: &ShiftType, a: &Src<Value>, b: &Src<Val
         && inner == ty
         && k + by < u64::from(class.bits())
     {
-        return Inst(Inst::Shr {
-            ty: *ty,
-            d,
-            a: *a,
-            b: Src::Imm(k + by),
-        });
+        return Inst(Inst::shr(*ty, d, *a, Src::Imm(k + by)));
     }
-    rewritten(*b == Src::Imm(by), || Inst::Shr {
-        ty: *ty,
-        d,
-        a: *a,
-        b: Src::Imm(by),
-    })
+    rewritten(*b == Src::Imm(by), || Inst::shr(*ty, d, *a, Src::Imm(by)))
 }
 
 fn rewritten(same: bool, make: impl FnOnce() -> Inst<Value>) -> Simplified {
@@ -416,22 +347,6 @@ fn unsigned(facts: &impl Facts, ty: IntType, a: Src<Value>, c: u64) -> bool {
     let class = ty.slot().class;
     let max = class.mask() >> 1;
     !ty.is_signed() || (c <= max && bound_of(facts, a, class) <= max)
-}
-
-fn to_unsigned(ty: IntType) -> IntType {
-    match ty {
-        IntType::U16 | IntType::S16 => IntType::U16,
-        IntType::U32 | IntType::S32 => IntType::U32,
-        IntType::U64 | IntType::S64 => IntType::U64,
-    }
-}
-
-fn to_signed(ty: IntType) -> IntType {
-    match ty {
-        IntType::U16 | IntType::S16 => IntType::S16,
-        IntType::U32 | IntType::S32 => IntType::S32,
-        IntType::U64 | IntType::S64 => IntType::S64,
-    }
 }
 
 /// Two halves of one register, together again.
@@ -497,21 +412,11 @@ fn logic(facts: &impl Facts, op: Logic, ty: LogicType, a: Src<Value>, b: Src<Val
             Logic::Or => k | c,
             Logic::Xor => k ^ c,
         };
-        return Inst(Inst::Logic {
-            op,
-            ty,
-            d,
-            a: *y,
-            b: Src::Imm(k),
-        });
+        return Inst(Inst::logic(op, ty, d, *y, Src::Imm(k)));
     }
     // Predicates take no immediates: every constant case was handled above.
-    rewritten(class == Class::Pred || (a == x && b == Src::Imm(c)), || Inst::Logic {
-        op,
-        ty,
-        d,
-        a: x,
-        b: Src::Imm(c),
+    rewritten(class == Class::Pred || (a == x && b == Src::Imm(c)), || {
+        Inst::logic(op, ty, d, x, Src::Imm(c))
     })
 }
 
@@ -544,14 +449,7 @@ fn setp(facts: &impl Facts, cmp: Compare, ty: CompareType, a: Src<Value>, b: Src
             return Same;
         };
         return match mirrored(cmp) {
-            Some(cmp) => Inst(Inst::Setp {
-                cmp,
-                ftz: Ftz::No,
-                ty,
-                d: Value::NEW,
-                a: b,
-                b: Src::Imm(c),
-            }),
+            Some(cmp) => Inst(Inst::setp(cmp, Ftz::No, ty, Value::NEW, b, Src::Imm(c))),
             None => Same,
         };
     };
@@ -628,45 +526,7 @@ pub fn bound(inst: &Inst<Value>, facts: &impl Facts, class: Class) -> u64 {
     let fits = |v: Option<u64>| v.filter(|v| *v <= all).unwrap_or(all);
     match inst {
         Inst::Mov { a, .. } => of(a),
-        Inst::MovSpecial32 { reg, .. } => match reg {
-            // CUDA's limits: 1024 threads a CTA, 16 CTAs a cluster.
-            SpecialReg32::TidX => 1023,
-            SpecialReg32::NtidX => 1024,
-            SpecialReg32::Laneid => 31,
-            SpecialReg32::CtaidX | SpecialReg32::NctaidX => 0x7fff_ffff,
-            SpecialReg32::CtaidY | SpecialReg32::CtaidZ | SpecialReg32::NctaidY | SpecialReg32::NctaidZ => 65535,
-            SpecialReg32::ClusterCtaidX
-            | SpecialReg32::ClusterCtaidY
-            | SpecialReg32::ClusterCtaidZ
-            | SpecialReg32::ClusterCtarank => 15,
-            SpecialReg32::ClusterNctarank => 16,
-            SpecialReg32::ClusteridX
-            | SpecialReg32::ClusteridY
-            | SpecialReg32::ClusteridZ
-            | SpecialReg32::Smid
-            | SpecialReg32::Nsmid => 0x7fff_ffff,
-            SpecialReg32::TidY | SpecialReg32::TidZ => 1023,
-            SpecialReg32::NtidY | SpecialReg32::NtidZ => 1024,
-            SpecialReg32::Clock
-            | SpecialReg32::ClockHi
-            | SpecialReg32::GlobaltimerLo
-            | SpecialReg32::GlobaltimerHi
-            | SpecialReg32::LanemaskLt
-            | SpecialReg32::LanemaskEq
-            | SpecialReg32::LanemaskLe
-            | SpecialReg32::LanemaskGe
-            | SpecialReg32::LanemaskGt
-            | SpecialReg32::Warpid
-            | SpecialReg32::Nwarpid
-            | SpecialReg32::NclusteridX
-            | SpecialReg32::NclusteridY
-            | SpecialReg32::NclusteridZ
-            | SpecialReg32::ClusterNctaidX
-            | SpecialReg32::ClusterNctaidY
-            | SpecialReg32::ClusterNctaidZ
-            | SpecialReg32::DynamicSmemSize
-            | SpecialReg32::TotalSmemSize => all,
-        },
+        Inst::MovSpecial32 { reg, .. } => reg.most().into(),
         // Shared windows end far below 16 MB.
         Inst::MovSmemBase { .. } => 0xff_ffff,
         Inst::AddInt { a, b, .. } => fits(of(a).checked_add(of(b))),

@@ -29,50 +29,9 @@ pub fn derive(inst: &Inst<Value>, of: impl Fn(Value) -> Uniform) -> Derived {
     let mut operands = Uniform::Cta;
     inst.for_each_use(|v, _| operands = operands.min(of(v)));
     match inst {
-        Inst::MovSpecial32 { reg, .. } => Derived::Known(match reg {
-            SpecialReg32::TidX
-            | SpecialReg32::TidY
-            | SpecialReg32::TidZ
-            | SpecialReg32::Laneid
-            | SpecialReg32::LanemaskLt
-            | SpecialReg32::LanemaskEq
-            | SpecialReg32::LanemaskLe
-            | SpecialReg32::LanemaskGe
-            | SpecialReg32::LanemaskGt => Uniform::Thread,
-            SpecialReg32::NtidX
-            | SpecialReg32::CtaidX
-            | SpecialReg32::CtaidY
-            | SpecialReg32::CtaidZ
-            | SpecialReg32::NctaidX
-            | SpecialReg32::NctaidY
-            | SpecialReg32::NctaidZ
-            | SpecialReg32::ClusterCtaidX
-            | SpecialReg32::ClusterCtaidY
-            | SpecialReg32::ClusterCtaidZ
-            | SpecialReg32::ClusteridX
-            | SpecialReg32::ClusteridY
-            | SpecialReg32::ClusteridZ
-            | SpecialReg32::ClusterCtarank
-            | SpecialReg32::ClusterNctarank
-            | SpecialReg32::Smid
-            | SpecialReg32::Nsmid
-            | SpecialReg32::NtidY
-            | SpecialReg32::NtidZ
-            | SpecialReg32::Nwarpid
-            | SpecialReg32::NclusteridX
-            | SpecialReg32::NclusteridY
-            | SpecialReg32::NclusteridZ
-            | SpecialReg32::ClusterNctaidX
-            | SpecialReg32::ClusterNctaidY
-            | SpecialReg32::ClusterNctaidZ
-            | SpecialReg32::DynamicSmemSize
-            | SpecialReg32::TotalSmemSize => Uniform::Cta,
-            // Read by one instruction of a warp, equal in its lanes on every machine we run on, but not promised.
-            SpecialReg32::Clock
-            | SpecialReg32::ClockHi
-            | SpecialReg32::GlobaltimerLo
-            | SpecialReg32::GlobaltimerHi
-            | SpecialReg32::Warpid => Uniform::Thread,
+        Inst::MovSpecial32 { reg, .. } => Derived::Known(match reg.reader() {
+            Reader::Lane | Reader::Clock => Uniform::Thread,
+            Reader::Block => Uniform::Cta,
         }),
         Inst::Shfl {
             mode: ShuffleMode::Idx,
