@@ -17,11 +17,11 @@ pub struct InlinePtx {
     "operands" operands: Vec<InlineOperand>,
     /// Neighbouring elements of an array that are in one register.
     pack: u32,
-    /// One lane of the group runs it, behind a meeting of them all, and tells the others its results. All are scalars.
+    /// One lane of the group runs it, behind a rendezvous of them all, and hands its results to the others. All are scalars.
     once: bool,
-    /// Of each of the op's `refs`: nothing is done to it but to load from it. Where nobody has looked, none.
+    /// Of each of the op's `refs`: nothing is done to it but to load from it. None before the text is read.
     loads_from: Vec<bool>,
-    /// Nobody reads it: it goes to the assembler as it is. The PTX ISA that it asks for: 83 for 8.3.
+    /// It is not read, and goes to the assembler as it is. The PTX ISA that it needs: 83 for 8.3.
     unchecked: Option<u32>,
     /// The first and last of the named barriers that it uses by numbers in registers; `None`: any that is not the compiler's.
     "barriers" barriers: Option<(u32, u32)>,
@@ -174,7 +174,7 @@ pub enum ProfileEdge {
     Ends = "ends",
 }}
 
-/// What `print_layout` asks about.
+/// What `print_layout` reports on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum PrintLayoutOf {
     Value(Value),
@@ -443,9 +443,9 @@ pub enum MemoryScope {
 names! { "arriving lanes"
 /// Who arrives on a barrier for its group.
 pub enum Arriving {
-    /// One lane, behind a meeting of the group.
+    /// One lane, behind a rendezvous of the group.
     One = "one",
-    /// One lane of each warp, behind a meeting of the warp.
+    /// One lane of each warp, behind a rendezvous of the warp.
     Warps = "warps",
     /// Every lane, by itself.
     All = "all",
@@ -457,7 +457,7 @@ texts! {
 pub struct BarrierOrder {
     /// Nothing: fences do.
     relaxed: bool,
-    /// `None`: as wide as who uses the barrier are apart.
+    /// `None`: as wide as those that use the barrier need.
     "scope" scope: Option<BarrierScope>,
 }}
 
@@ -492,7 +492,7 @@ names! { "fence"
 pub enum FenceKind {
     /// `fence.proxy.async.shared::cta`.
     ProxyAsyncSharedCta = "proxy_async_shared_cta",
-    /// `fence.proxy.async.global`: placed where copies meet what ordinary stores left in device memory.
+    /// `fence.proxy.async.global`: placed where copies touch what ordinary stores left in device memory.
     ProxyAsyncGlobal = "proxy_async_global",
     /// `fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster`.
     ProxyAsyncGenericAcquire = "proxy_async_generic_acquire",

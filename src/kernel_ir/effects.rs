@@ -1,8 +1,8 @@
 //! What ops do to memory and to its order: the one account of it.
 //!
 //! An op's row ([`table`](super::table)) says in these words which bytes it reads and writes, by which proxy, who does it and when it is
-//! over ([`of`]), what it does to the order of other accesses ([`order`]), and what its results tell of others ([`look`]). Who needs to know what an op touches (the placing of barriers, passes that
-//! move waits and stores, scopes of acquire and release) asks here and nowhere else. Barriers and semaphores synchronise; they are no data.
+//! over ([`of`]), what it does to the order of other accesses ([`order`]), and what of others its results report ([`look`]). Who needs to know what an op touches (the placing of barriers, passes that
+//! move waits and stores, scopes of acquire and release) finds it here and nowhere else. Barriers and semaphores synchronise; they are no data.
 use super::class::Transfer;
 use super::entities::Alloc;
 use super::kernel::Kernel;
@@ -91,18 +91,18 @@ impl Effect<'_> {
 pub enum Order<'a> {
     /// Nothing.
     None,
-    /// Nobody knows: instructions of the user's. What they order is the user's to know; the compiler counts on nothing of it.
+    /// Not known: instructions of the user's. What they order is the user's to know; the compiler counts on nothing of it.
     Unknown,
-    /// The lanes of the group meet, and see each other's memory.
-    Meet(Group),
-    /// The lanes of the executing group meet; then `signals` others, before that `acquires` from others.
-    MeetExecuting {
+    /// A rendezvous of the group, whose lanes see each other's memory.
+    Rendezvous(Group),
+    /// A rendezvous of the executing group; then it `signals` others, before that it `acquires` from others.
+    RendezvousExecuting {
         acquires: bool,
         signals: bool,
     },
-    /// The lanes of the executing group meet before one of them does what the op does. It may signal others, and be told by them.
-    MeetBefore,
-    /// What the lanes have stored in shared memory, units see; and they meet.
+    /// A rendezvous of the executing group, behind which one lane does what the op does. It may signal others, and wait for them.
+    RendezvousBefore,
+    /// What the lanes have stored in shared memory, units see; and a rendezvous.
     CommitSmem,
     /// Every lane waits for a phase of the barrier.
     Wait(&'a RefUse),
@@ -153,17 +153,17 @@ pub fn order(kind: &OpKind) -> Order<'_> {
     kind.effects().order
 }
 
-/// What an op's results tell that others may change.
+/// What an op's results report that others may change.
 pub fn look(kind: &OpKind) -> Option<Look<'_>> {
     kind.effects().look
 }
 
 // ------------------------------------------------------------ what rows are made of
-pub(super) const SIGNALS: Order<'static> = Order::MeetExecuting {
+pub(super) const SIGNALS: Order<'static> = Order::RendezvousExecuting {
     acquires: false,
     signals: true,
 };
-pub(super) const ACQUIRES: Order<'static> = Order::MeetExecuting {
+pub(super) const ACQUIRES: Order<'static> = Order::RendezvousExecuting {
     acquires: true,
     signals: false,
 };
@@ -196,7 +196,7 @@ fn does<'a>(accesses: impl IntoIterator<Item = Effect<'a>>) -> Effects<'a> {
     }
 }
 
-/// What it loads is its result, which tells what others may change.
+/// What it loads is its result, which reports what others may change.
 pub(super) fn transferred<'a>(transfer: &Transfer<'a>) -> Effects<'a> {
     let access = match (transfer.value, transfer.loads || transfer.update.is_some()) {
         (None, _) => Access::Read,
@@ -214,7 +214,7 @@ pub(super) fn transferred<'a>(transfer: &Transfer<'a>) -> Effects<'a> {
     }
 }
 
-/// Its bytes complete on the barrier; nobody arrives.
+/// Its bytes complete on the barrier; there is no arrival.
 pub(super) fn async_store<'a>(dst: &'a RefUse, barrier: &'a RefUse, updates: bool) -> Effects<'a> {
     let (access, completion) = (update_if(updates), Completion::Barrier(barrier));
     does([effect(dst, Proxy::AsyncCopy, access, Actor::Warps, completion)])
@@ -260,7 +260,7 @@ pub(super) fn text<'a>(does_what: Does, code: &InlinePtx, refs: &'a [RefUse]) ->
     }
     let data = refs.iter().enumerate().filter(|(_, r)| r.elem != Elem::Barrier);
     does(data.map(|(i, r)| by_any_lanes(r, code.access(i)))).with(match code.once {
-        true => Order::MeetBefore,
+        true => Order::RendezvousBefore,
         false => Order::Unknown,
     })
 }

@@ -235,7 +235,7 @@ MbarrierArrive "mbarrier_arrive" { barrier: RefUse, "by" count: Value, "of" by: 
         Arriving::One => SIGNALS,
         Arriving::Warps | Arriving::All => Order::Arrive,
     });
-/// One lane tells the barrier of `bytes` (i32) to come in its phase, and arrives with that if it `arrives`.
+/// One lane adds `bytes` (i32) to what the barrier expects in its phase, and arrives with that if it `arrives`.
 MbarrierExpect "mbarrier_expect" { barrier: RefUse, bytes: Value, arrives: bool }
     synchronisation, types |t| t.barrier(barrier)?.i32(*bytes)?.none(),
     legal |l| memory::arrival(l.kernel, barrier), effects orders(SIGNALS);
@@ -246,7 +246,7 @@ MbarrierWait "mbarrier_wait" { barrier: RefUse, "phase" phase: Value, order: Bar
     effects orders(if order.relaxed { Order::Unknown } else { Order::Wait(barrier) });
 /// Execution and memory barrier of the group (`Block`: all warpgroups).
 Sync "sync" { group: Group }
-    synchronisation, types |t| t.none(), effects orders(Order::Meet(*group));
+    synchronisation, types |t| t.none(), effects orders(Order::Rendezvous(*group));
 Fence "fence" { kind: FenceKind }
     synchronisation, types |t| t.none(), effects orders(match kind {
         FenceKind::ProxyAsyncGlobal => Order::FenceDevice,
@@ -262,7 +262,7 @@ SemaphoreSignalParallel "semaphore_signal_parallel" { signals: Vec<(RefUse, Valu
 /// Until the semaphore is ≥ `value`; `decrement` subtracts it. Acquire.
 SemaphoreWait "semaphore_wait" { semaphore: RefUse, ">=" value: Value, decrement: bool, scope: MemoryScope }
     synchronisation, types |t| t.semaphore(semaphore)?.i32(*value)?.none(), effects orders(ACQUIRES);
-/// The value now, i32, relaxed: what it tells of other memory needs a wait.
+/// The value now, i32, relaxed: it orders no other memory, as a wait does.
 SemaphoreRead "semaphore_read" { semaphore: RefUse }
     synchronisation, types |t| t.semaphore(semaphore)?.gives_i32(),
     effects orders(Order::None).looks_at(Look::Semaphore);

@@ -358,12 +358,12 @@ impl Pass<'_> {
             out.commits |= in_warps && matches!(order, Order::CommitSmem | Order::FenceShared);
             out.releases |= in_warps
                 && match order {
-                    Order::Arrive | Order::MeetBefore => true,
-                    Order::MeetExecuting { signals, .. } => signals,
+                    Order::Arrive | Order::RendezvousBefore => true,
+                    Order::RendezvousExecuting { signals, .. } => signals,
                     Order::None
                     | Order::Unknown
                     | Order::ArriveByIssuer
-                    | Order::Meet(_)
+                    | Order::Rendezvous(_)
                     | Order::Wait(_)
                     | Order::CommitStores
                     | Order::WaitStores { .. }
@@ -511,7 +511,7 @@ impl Pass<'_> {
             true => [].into(),
             false => self.accesses(kernel, op),
         };
-        if effects::order(&kernel.ops[op].kind) == Order::MeetBefore {
+        if effects::order(&kernel.ops[op].kind) == Order::RendezvousBefore {
             state.meet(state.group);
         }
         for (kind, shared) in [
@@ -589,12 +589,12 @@ impl Pass<'_> {
             Order::None => {}
             Order::Unknown => state.forget_filled(),
             Order::Arrive | Order::ArriveByIssuer => state.release(),
-            Order::MeetBefore => {
+            Order::RendezvousBefore => {
                 state.release();
                 self.acquire(state);
             }
-            Order::Meet(group) => state.meet(group),
-            Order::MeetExecuting { acquires, signals } => {
+            Order::Rendezvous(group) => state.meet(group),
+            Order::RendezvousExecuting { acquires, signals } => {
                 state.meet(state.group);
                 if acquires {
                     self.acquire(state);

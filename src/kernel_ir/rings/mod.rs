@@ -6,7 +6,7 @@
 //! * [`order`]: whether those barriers order anything but the slots;
 //! * [`progress`]: whether every wait for a barrier ends.
 //!
-//! Passes that let producers run ahead ask this, and the analysis of barriers and fences. The checker of their order
+//! Passes that let producers run ahead use this, and the analysis of barriers and fences. The checker of their order
 //! ([`verify_order`](crate::plan::verify_order)) takes from it which slots a phase [refills](crate::plan::refills), and nothing else.
 pub mod order;
 pub mod phases;

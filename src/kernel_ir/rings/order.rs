@@ -2,7 +2,7 @@
 //!
 //! A producer that waits for all slots of a tile before it fills one for the next tile orders more than the slots: who finds the next
 //! tile's first slot full knows of all that others did before they released this tile's last one. If the producer runs ahead, he knows
-//! only of what they did before they released that slot. So what somebody does between the releases of a tile's slots must not be in
+//! only of what they did before they released that slot. So what a thread does between the releases of a tile's slots must not be in
 //! conflict with what another warpgroup, warp, block or device does: with memory that both touch and one writes, or a barrier that both use.
 //!
 //! What one does before it has waited for anything is behind nothing of the others, and in no such conflict. A loop around all
@@ -67,7 +67,7 @@ struct Touch {
     late: bool,
 }
 
-/// What tells that a touch is over.
+/// What shows that a touch is over.
 #[derive(PartialEq)]
 enum Ends {
     Now,
@@ -261,8 +261,8 @@ impl Walk<'_> {
     /// Whether it may learn of what others did.
     fn acquires(&self, kind: &OpKind) -> bool {
         let waits = match effects::order(kind) {
-            Order::Wait(_) | Order::Meet(Group::Block) => true,
-            Order::MeetExecuting { acquires, .. } => acquires,
+            Order::Wait(_) | Order::Rendezvous(Group::Block) => true,
+            Order::RendezvousExecuting { acquires, .. } => acquires,
             _ => false,
         };
         let looks = match effects::look(kind) {

@@ -54,8 +54,8 @@ pub fn runs(kernel: &Kernel, barrier: Alloc, num_arrivals: u64) -> Option<Vec<Ru
             }
             let name = at.single_index()?;
             // The warps of a warp region issue theirs side by side.
-            let apart = kernel.regions[region].group == Group::Warp && num_arrivals > 1;
-            if predicate.is_some() || leader_tracked.is_some() || apart || at.place != Place::Here {
+            let by_each_warp = kernel.regions[region].group == Group::Warp && num_arrivals > 1;
+            if predicate.is_some() || leader_tracked.is_some() || by_each_warp || at.place != Place::Here {
                 return None;
             }
             let mut now = run.take().unwrap_or(Run {

@@ -22,7 +22,7 @@ enum Event {
     Arrive(Barrier),
     Wait(Barrier),
     /// A barrier of the block.
-    Meet,
+    Rendezvous,
 }
 
 /// Whether it is known that all warpgroups come to their ends.
@@ -64,7 +64,7 @@ fn run(kernel: &Kernel, traces: &[Vec<Event>]) -> bool {
                         }
                         *phase += 1;
                     }
-                    Event::Meet => break,
+                    Event::Rendezvous => break,
                 }
                 at[i] += 1;
                 moved = true;
@@ -74,7 +74,7 @@ fn run(kernel: &Kernel, traces: &[Vec<Event>]) -> bool {
         if (0..traces.len()).all(|i| next(i).is_none()) {
             return true;
         }
-        if (0..traces.len()).all(|i| next(i) == Some(&Event::Meet)) {
+        if (0..traces.len()).all(|i| next(i) == Some(&Event::Rendezvous)) {
             at.iter_mut().for_each(|at| *at += 1);
         } else if !moved {
             return false;
@@ -168,7 +168,7 @@ impl Way<'_> {
             }
             Some(Control::Scope { collective, body, .. }) => {
                 if collective {
-                    self.events.push(Event::Meet);
+                    self.events.push(Event::Rendezvous);
                 }
                 self.region(body)?;
                 self.pass(&kernel.regions[body].results, results);
@@ -201,7 +201,7 @@ impl Way<'_> {
         {
             Event::Arrive(self.barrier(barrier)?)
         } else if let OpKind::Sync { group: Group::Block } = kind {
-            Event::Meet
+            Event::Rendezvous
         } else {
             return is_quiet(self.kernel, kind).then_some(());
         };
@@ -234,11 +234,11 @@ fn is_silent(kernel: &Kernel, region: Region) -> bool {
     silent
 }
 
-/// Whether an op touches no barrier and waits for nobody else.
+/// Whether an op touches no barrier and waits for no other thread.
 fn is_quiet(kernel: &Kernel, kind: &OpKind) -> bool {
     let mut quiet = match effects::order(kind) {
         Order::None
-        | Order::Meet(Group::Warp | Group::Warpgroup)
+        | Order::Rendezvous(Group::Warp | Group::Warpgroup)
         | Order::CommitStores
         | Order::WaitStores { .. }
         | Order::WaitWgmma { .. }
@@ -248,9 +248,9 @@ fn is_quiet(kernel: &Kernel, kind: &OpKind) -> bool {
         Order::Unknown
         | Order::Arrive
         | Order::ArriveByIssuer
-        | Order::Meet(Group::Block)
-        | Order::MeetExecuting { .. }
-        | Order::MeetBefore
+        | Order::Rendezvous(Group::Block)
+        | Order::RendezvousExecuting { .. }
+        | Order::RendezvousBefore
         | Order::Wait(_) => false,
     };
     visit::for_each_ref(kind, &mut |view| quiet &= !kernel.allocs[view.alloc].is_barrier());
