@@ -4,7 +4,7 @@
 //! * A function returns its error as JSON ([`LocatedError`](crate::runtime::LocatedError)), and empty bytes on success;
 //!   results go through out-parameters.
 //! * No panic leaves: a panic is an error like others. So every function that does anything can fail, but for those
-//!   that nobody asks for an answer: who gives back what the library made, and who says whom it may call.
+//!   without an answer: those that give back what the library made, and those that set what it may call.
 use crate::error::Error;
 use crate::runtime::{
     self, Artifact, BufferSpec, BufferView, CallSite, CallSiteAttributes, CompileOptions, HostBuffer, Locations,
@@ -84,7 +84,7 @@ fn answer(locations: &Locations, body: impl FnOnce() -> Result<(), Error>) -> By
     let Err(error) = runtime::contain_panics(body) else {
         return Bytes::EMPTY;
     };
-    // Locations come from outside, too: an error that cannot be located with them is told without.
+    // Locations come from outside, too: an error that cannot be located with them is reported without.
     let located = runtime::contain_panics(|| Ok(json!(locations.locate(&error)).to_string()));
     Bytes::new(located.unwrap_or_else(|_| json!(Locations::default().locate(&error)).to_string()))
 }
@@ -106,7 +106,7 @@ unsafe fn answer_with<T: Into<Vec<u8>>>(
     })
 }
 
-/// Runs what has no way to tell of a panic: Python calls it when it collects an object, or the library itself. A panic while dropping leaks the
+/// Runs what has no way to report a panic: Python calls it when it collects an object, or the library itself. A panic while dropping leaks the
 /// rest, which is the better half of an abort.
 fn contained(body: impl FnOnce()) {
     let _ = runtime::contain_panics(|| {
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn smalt_free(bytes: Bytes) {
     }
 }
 
-/// Tells where Python packages lie (a JSON list of folders): assemblers are looked for there.
+/// Sets where Python packages lie (a JSON list of folders): assemblers are looked for there.
 ///
 /// # Safety
 /// `json` points to `len` bytes.
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn smalt_set_packages(json: *const u8, len: usize) -> Byte
     })
 }
 
-/// Whom to ask about the job of several processes that this process is part of: `ask` gets a request in JSON, and answers by calling
+/// The directory of the job of several processes that this process is part of: `ask` gets a request in JSON, and answers by calling
 /// [`smalt_directory_answer`] with `sink` before it returns. See src/runtime/directory.rs.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_set_directory(ask: extern "C" fn(request: *const u8, len: usize, sink: *mut Vec<u8>)) {
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn smalt_directory_answer(sink: *mut Vec<u8>, json: *const
 }
 
 /// Who writes what kernels print: a text of `len` bytes, to standard output; false where it could not. Called from any thread, by one at
-/// a time. Null: nobody, and it goes to file descriptor 1.
+/// a time. Null: it goes to file descriptor 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn smalt_set_stdout(write: Option<extern "C" fn(text: *const u8, len: usize) -> bool>) {
     let writer = move |write: extern "C" fn(*const u8, usize) -> bool| -> runtime::printing::sink::Writer {
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn smalt_assemble_in_background(handle: *const Handle) -> 
 /// `batch` > 0, times `10 * batch` launches on that GPU and leaves the buffers alone. `out` gets a report as JSON.
 ///
 /// # Safety
-/// `handle` is alive; `data` and `lens` have `count` entries, each buffer readable and writable, and used by nobody
+/// `handle` is alive; `data` and `lens` have `count` entries, each buffer readable and writable, and used by nothing
 /// else meanwhile; `out` is writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn smalt_run(

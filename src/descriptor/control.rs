@@ -1,4 +1,4 @@
-//! Scopes, calls and control flow; ids; what a kernel tells the compiler or the user.
+//! Scopes, calls and control flow; ids; hints to the compiler, reports to the user.
 use super::decode::{damaged, newer};
 use super::import::{Binding, Importer, required};
 use super::op_reader::{OpReader, imports};
@@ -467,7 +467,7 @@ fn profile_mark(r: &mut OpReader<'_>) -> Result<()> {
     r.declared(OpKind::ProfileMark { name, edge })
 }
 
-/// A check that nobody asked for is none.
+/// A check that is not enabled is none.
 fn check(r: &mut OpReader<'_>) -> Result<()> {
     let format = r.optional_text("fmt")?;
     if !r.bool_or("enabled", false)? {
@@ -543,7 +543,7 @@ fn inline_mgpu(r: &mut OpReader<'_>) -> Result<()> {
 
 fn inline(code: InlinePtx, refs: Vec<RefUse>, args: Vec<Value>) -> OpKind {
     OpKind::InlinePtx {
-        // Until somebody reads it.
+        // Until it is read.
         does: Does::Acts,
         code: Box::new(code),
         refs,

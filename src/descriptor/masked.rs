@@ -20,7 +20,7 @@ pub fn load(r: &mut OpReader<'_>) -> Result<()> {
     r.results(&[x])
 }
 
-/// `masked_swap`: a reference, a value, a mask or nothing. What was there is loaded where somebody wants it.
+/// `masked_swap`: a reference, a value, a mask or nothing. What was there is loaded where it is used.
 pub fn swap(r: &mut OpReader<'_>) -> Result<()> {
     let dst = r.data_ref(0)?;
     let ty = super::memory::type_of(&dst)?;

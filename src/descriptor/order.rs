@@ -81,7 +81,7 @@ fn unsigned(bits: u32) -> DType {
 /// What an array is sorted by, and how the elements come back from it.
 struct Key {
     key: Value,
-    /// None: keys do not tell all of an element.
+    /// None: a key does not determine the element.
     back: Option<Back>,
 }
 
@@ -233,7 +233,7 @@ pub fn sort(r: &mut OpReader<'_>) -> Result<()> {
     r.results(&results)
 }
 
-/// Floats in order. A key tells all of a float but the sign of a zero and the bits of a NaN: those that are among the elements, which
+/// Floats in order. A key determines a float but for the sign of a zero and the bits of a NaN: those that are among the elements, which
 /// is looked for, are put in their places as they came.
 fn sorted_floats(r: &mut OpReader<'_>, x: Value, axis: usize) -> Result<Value> {
     let (dtype, length) = (r.ty(x).dtype(), r.ty(x).shape()[axis]);

@@ -225,7 +225,7 @@ impl Importer {
                 .got(format!("{:?}", index.shape)));
         }
         let checked = !self.kernel.allocs[u.alloc].is_gmem();
-        let whose = words::of_alloc(&self.kernel, u.alloc);
+        let named = words::of_alloc(&self.kernel, u.alloc);
         let mut dims = vec![];
         let mut result = Shape::new();
         // What a slice with a stride and a dynamic start lies in is taken first.
@@ -234,7 +234,7 @@ impl Importer {
             let outside = |what: String| {
                 Error::invalid(format!("an index outside of its reference, dimension {d}"))
                     .expected(format!("within 0..{extent}"))
-                    .got(format!("{what} of {whose}"))
+                    .got(format!("{what} of {named}"))
                     .remedy("index what the reference has")
             };
             let dim = match &dim.kind {
@@ -263,7 +263,7 @@ impl Importer {
                         Some(Size::StaticSize(n)) => *n,
                         Some(Size::DynamicSize(_)) => {
                             return Err(Error::unsupported(format!(
-                                "a slice of dynamic size, of dimension {d} of {whose}"
+                                "a slice of dynamic size, of dimension {d} of {named}"
                             ))
                             .remedy("take the largest size, and choose with jnp.where what counts"));
                         }

@@ -1,7 +1,7 @@
 //! What a text does with `wgmma`: registers in flight, and who executes it.
 //!
 //! The table's fences and waits name the registers that they order or settle, so that nothing moves across them; PTX's do not. [`tie`]
-//! names those that a product has or gets, and that somebody looks at later.
+//! names those that a product has or gets, and that are read later.
 use super::program::{Program, Statement};
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::Group;
@@ -87,7 +87,7 @@ pub fn tie(program: &mut Program, results: usize) {
     }
 }
 
-/// Of each fence and wait, the registers of `of` that somebody reads behind it; of other statements none.
+/// Of each fence and wait, the registers of `of` that are read behind it; of other statements none.
 fn live_behind(program: &Program, results: usize, of: &BTreeSet<Reg>) -> Vec<BTreeSet<Reg>> {
     let looked_at: BTreeSet<Reg> = program.interface[..results].iter().copied().collect();
     let mut at_label = vec![BTreeSet::new(); program.labels.len()];

@@ -1,4 +1,4 @@
-//! What somebody may have meant.
+//! What an author may have meant.
 use crate::ptx::inst::ROWS;
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
-//! What sort of op an op is: the answer to what passes ask of every op.
+//! What sort of op an op is: what passes need to know of every op.
 //!
 //! The row of an op ([`table`](super::table)) says its class, and every `match` over a [`Class`] is exhaustive: no pass treats a new op
-//! in a way that nobody thought of. A pass that knows more of some kinds takes these out (`if let`), with an answer for the others that
+//! by an accidental default. A pass that knows more of some kinds takes these out (`if let`), with an answer for the others that
 //! is right whatever they do. A test keeps arms for whatever op out of every `match` on [`OpKind`]. Tables that have an arm for every op
 //! are few: its types ([`verify`](super::verify)), [`legality`](super::legality), the signatures of layouts, plans of accesses, lowering,
 //! and the checker of order.
@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 
 pub(crate) use super::op::{aside_ops, pure_ops, synchronisation_ops, transfer_ops};
 
-/// What sort of op it is: what passes ask that must have an answer for every op. Who needs to know more than the class says takes
+/// What sort of op it is: what passes need to know of every op. Who needs to know more than the class says takes
 /// the kinds that it knows out of it, with an answer for the others that is right whatever they do.
 #[derive(Clone, Copy, Debug)]
 pub enum Class<'a> {
@@ -26,12 +26,12 @@ pub enum Class<'a> {
     Instructions,
     /// Reads or writes data in memory.
     Memory,
-    /// Orders accesses, waits, tells others; looks at barriers and semaphores.
+    /// Orders accesses, waits, signals others; looks at barriers and semaphores.
     Synchronisation,
     /// On accumulators, which are linear.
     Accumulator,
     Control(Control<'a>),
-    /// Sets the machine up, or reports; nobody's data or order depends on it.
+    /// Sets the machine up, or reports; no data and no order depends on it.
     Aside,
 }
 

@@ -26,7 +26,7 @@ pub fn is_compute_bound(kernel: &Kernel, op: Op) -> bool {
 /// What limits a kernel, and so how its warps wait and arrive.
 ///
 /// Where tensor cores do, waits look all the time: a warp that sleeps wakes up late. Where loads do, producers that look all the time
-/// run apart from those of other blocks, and the L2 cache, which answers one request for several blocks if they ask at about the same
+/// run at other times than those of other blocks, and the L2 cache, which answers one request for several blocks if they come at about the same
 /// time, has more of them to answer. So warps sleep there, and a warpgroup [arrives as one](crate::plan::arrivals).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {

@@ -384,12 +384,12 @@ impl Kernel {
         &self.values[v].ty
     }
 
-    /// Whether nobody writes what a view names while the kernel runs, nor has anybody to wait for it: it is of an input of this device.
+    /// Whether nothing writes what a view names while the kernel runs, and no thread has to wait for it: it is of an input of this device.
     pub fn is_constant(&self, view: &RefUse) -> bool {
         self.is_input(view.alloc) && view.place == Place::Here
     }
 
-    /// Whether this is a read-only array in device memory: nobody writes it while the kernel runs.
+    /// Whether this is a read-only array in device memory: nothing writes it while the kernel runs.
     pub fn is_input(&self, alloc: Alloc) -> bool {
         match self.allocs[alloc].kind {
             AllocKind::Gmem {

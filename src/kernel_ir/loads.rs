@@ -1,10 +1,10 @@
-//! Values that are in memory still: loads behind which nothing was stored there, and nobody told that it may be.
+//! Values that are in memory still: loads behind which nothing was stored there, and no other thread signalled that it may be.
 use super::*;
 use cranelift_entity::SecondaryMap;
 
 /// The loads of shared and device memory in a region whose elements are where they were, up to the op at hand.
 ///
-/// Who else would overwrite them must first hear that they were read. Waiting tells nobody anything.
+/// What else would overwrite them must first be signalled that they were read. A wait signals nothing.
 #[derive(Default)]
 pub struct Loads(Vec<Op>);
 
@@ -34,7 +34,7 @@ pub fn releases_nothing(kind: &OpKind) -> bool {
     kind.is_pure() || matches!(kind, OpKind::Load { .. } | OpKind::BarrierWait { .. })
 }
 
-/// Whether an op loads from what nobody writes while the kernel runs.
+/// Whether an op loads from what is not written while the kernel runs.
 pub fn loads_input(kernel: &Kernel, op: Op) -> bool {
     matches!(&kernel.ops[op].kind, OpKind::Load { src } if kernel.is_constant(src))
 }

@@ -43,7 +43,7 @@ pub struct FieldInfo {
 }
 
 /// A row's check of something.
-fn ask<T, R>(of: T, row: impl FnOnce(T) -> R) -> R {
+fn checked_by<T, R>(of: T, row: impl FnOnce(T) -> R) -> R {
     row(of)
 }
 
@@ -121,7 +121,7 @@ macro_rules! legality_of {
         Ok(())
     };
     ($l:ident, $legal:expr) => {
-        ask($l, $legal)
+        checked_by($l, $legal)
     };
 }
 /// The types and effects of a transfer are no row's own.
@@ -130,7 +130,7 @@ macro_rules! types_of {
         $t.transfer(&$transfer)
     };
     ($t:ident, $kind:ident $($class:expr)?, $types:expr) => {
-        ask($t, $types)
+        checked_by($t, $types)
     };
 }
 macro_rules! effects_of {

@@ -1,4 +1,4 @@
-//! Loops that wait for somebody else.
+//! Loops that wait for other threads.
 //!
 //! A `while` **polls** when what decides whether it goes on comes from a look, made in every round, at something that
 //! other agents change while it runs: a load of memory that is not read-only (another warpgroup, another block, a copy
@@ -8,7 +8,7 @@
 //! "Memory Consistency Model": a weak load may be kept in a register over the loop; a race between one and another
 //! block's store has no defined value).
 //!
-//! A `for` ends by itself, and so does a `while` over values that nobody else changes, or it never does: neither polls.
+//! A `for` ends by itself, and so does a `while` over values that no other thread changes, or it never does: neither polls.
 use super::effects::{self, Look};
 use super::rewrite::regions_of;
 use super::*;

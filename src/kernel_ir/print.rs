@@ -80,7 +80,7 @@ impl Write for Printer<'_> {
 }
 
 impl Printer<'_> {
-    /// What comes next is apart from what was before, but for commas and lists in parentheses.
+    /// What comes next is separated from what was before, but for commas and lists in parentheses.
     pub fn blank(&mut self) {
         self.blank = true;
     }

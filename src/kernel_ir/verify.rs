@@ -142,7 +142,7 @@ struct Verifier<'a> {
 
 impl Verifier<'_> {
     fn report(&mut self, rule: Rule, text: String) {
-        // A broken kernel breaks many rules; the first ones tell.
+        // A broken kernel breaks many rules; the first ones are enough.
         if self.found.len() < 20 {
             let loc = self.at.map_or(Loc::CALL_SITE, |op| self.kernel.ops[op].loc);
             self.found.push(Violation {

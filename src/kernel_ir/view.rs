@@ -18,7 +18,7 @@ pub struct RefUse {
 }
 
 texts! { "place"
-/// Whose copy of the allocation.
+/// Which block's or device's copy of the allocation.
 pub enum Place {
     /// The executing block's (SMEM, barriers) or this device's (GMEM).
     Here "here",

@@ -1,7 +1,7 @@
 //! Registers that a wgmma reads or writes after it has been issued: which are in flight at which point.
 //!
 //! An accumulator, and a fragment of A, belongs to the tensor core from the issue to the wait that covers it. Per register
-//! the analysis keeps how many groups have been committed since the youngest wgmma on it, on the worst way that leads here;
+//! the analysis keeps how many groups have been committed since the youngest wgmma on it, on the worst path to here;
 //! only registers in flight, or touched since the last `wgmma.fence`, cost anything, so that it grows with the program and
 //! not with the product of its waits and its registers.
 use super::flat::*;
@@ -14,7 +14,7 @@ const IDLE: u8 = u8::MAX;
 /// More groups than a wait can leave pending.
 const MANY: u8 = 8;
 
-/// The last access of an ordinary instruction to a register that no `wgmma.fence` has followed; the worst where ways meet.
+/// The last access of an ordinary instruction to a register that no `wgmma.fence` has followed; the worst where paths join.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Access {
     Fenced,
@@ -177,7 +177,7 @@ impl<'a> Asynchronous<'a> {
         }
     }
 
-    /// Tells of every instruction that breaks the rules `in_flight` and `wgmma_fence`: block, instruction, what.
+    /// Reports every instruction that breaks the rules `in_flight` and `wgmma_fence`: block, instruction, what.
     pub fn check(&self, mut report: impl FnMut(usize, usize, Broken)) {
         let (index, _) = number_registers(self.flat);
         let mut walk = Walk::new(self.registers.len());
@@ -185,7 +185,7 @@ impl<'a> Asynchronous<'a> {
             let Some(entry) = entry else { continue };
             walk.load(entry);
             for (i, fi) in self.flat.blocks[b].insts.iter().enumerate() {
-                // One of many registers tells enough.
+                // One of many registers says enough.
                 let mut found: Vec<Broken> = vec![];
                 let broken = |broken: Broken| {
                     if found.iter().all(|(rule, _)| *rule != broken.0) {
@@ -199,7 +199,7 @@ impl<'a> Asynchronous<'a> {
         }
     }
 
-    /// Tells where registers are in flight besides where they are read and written: at a block's start (`None`) and end
+    /// Reports where registers are in flight besides where they are read and written: at a block's start (`None`) and end
     /// (its number of instructions), and at the instruction whose wait gives them back.
     pub fn in_flight(&self, mut at: impl FnMut(usize, Option<usize>, Reg)) {
         let (index, _) = number_registers(self.flat);

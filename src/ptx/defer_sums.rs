@@ -607,7 +607,7 @@ mod tests {
         assert_eq!(by(|b, m, _| b.fadd(F32, m, m)), (1, 1));
         assert_eq!(by(|b, m, x| b.fadd(F32, m, x)), (2, 0));
         assert_eq!(by(|b, _, _| Operand::from(b.lane())), (2, 0));
-        // A quarter of the warp's: equal in lanes that differ in bits 0 to 2, if anybody could tell.
+        // A quarter of the warp's: equal in lanes that differ in bits 0 to 2, which nothing shows.
         assert_eq!(
             by(|b, _, _| {
                 let lane = b.lane();

@@ -53,7 +53,7 @@ pub struct FlatInst {
 pub enum Uniformity {
     /// The predicate is equal in all lanes of the warp: printed `bra.uni`.
     Uniform,
-    /// Lanes may part; they meet again at the reconvergence block.
+    /// Lanes may diverge, and converge again at the reconvergence block.
     Divergent { reconverge: BlockId },
 }
 

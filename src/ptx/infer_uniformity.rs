@@ -1,6 +1,6 @@
 //! Which values are equal in all lanes of a warp, threads of a warpgroup or of the CTA: a greatest fixpoint.
 //!
-//! Everything starts as equal everywhere. Where an instruction cannot tell (loads, shuffles), lowering's claim counts.
+//! Everything starts as equal everywhere. Where that does not follow from an instruction (loads, shuffles), lowering's claim counts.
 use super::fixpoint::{self, Analysis};
 use super::inst::Inst;
 use super::modifier::Carries;

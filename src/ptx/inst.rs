@@ -415,7 +415,7 @@ macro_rules! pairs {
     () => { () };
     ($first:expr, $($rest:expr,)*) => { ($first, pairs!($($rest,)*)) };
 }
-/// What of a field tells instructions apart when the names of what they define do not.
+/// What of a field distinguishes instructions when the names of what they define do not.
 macro_rules! but_for_names {
     (def $e:ident) => {
         ()

@@ -147,7 +147,7 @@ impl Profile {
     }
 }
 
-/// The memory by which the devices of one launch tell each other where their buffers are, and that they have begun.
+/// The memory in which the devices of one launch publish where their buffers are, and that they have begun.
 ///
 /// Each device has such a block of its own, which lives as long as the call site. Words of 64 bits: a counter of tickets; the
 /// epoch for which the tensor maps are; nothing; the addresses of all devices' blocks (in any order), and as many zeros: a row
@@ -271,7 +271,7 @@ pub struct GaveUp {
 impl GaveUp {
     pub const BYTES: u64 = 16;
 
-    /// None: nobody gave up.
+    /// None: no warp gave up.
     pub fn of([word, place]: [u64; 2]) -> Option<GaveUp> {
         let low = word as u32;
         let awaited = Awaited::ALL

@@ -96,7 +96,7 @@ pub enum Reader {
     Lane,
     /// All threads of the block.
     Block,
-    /// Nobody: it changes. Read by one instruction of a warp it is equal in its lanes on every machine we run on, but that is not promised.
+    /// None: it changes. Read by one instruction of a warp it is equal in its lanes on every machine we run on, but that is not promised.
     Clock,
 }
 

@@ -755,7 +755,7 @@ mod tests {
     #[test]
     fn every_instance_of_every_row_comes_back_from_its_text() {
         let mut count = 0;
-        // Texts that nobody has read are not read here either.
+        // Unchecked texts are not read here either.
         for (row, info) in ROWS.iter().enumerate().filter(|(_, info)| info.name != "Unchecked") {
             for inst in legal_instances(row, true)
                 .into_iter()

@@ -199,7 +199,7 @@ pub fn write_inst(out: &mut String, inst: &Inst<Reg>) {
     }
 }
 
-/// How the block of a text that nobody has read begins and ends: for errors of the assembler.
+/// How the block of an unchecked text begins and ends: for errors of the assembler.
 pub const UNCHECKED: (&str, &str) = ("{ // as written", "} // end of what is as written");
 
 /// Such a text in a block of its own, on lines of its own.

@@ -6,7 +6,7 @@
 //! method Variant { kind field: argument; … }
 //!     "syntax", requires [Requirement], effects [Effects], computes [expression];
 //! ```
-//! `Variant` is the CamelCase of `<op>_<space>_<type>`, shortened to what tells the row from others. Kinds of fields:
+//! `Variant` is the CamelCase of `<op>_<space>_<type>`, shortened to what distinguishes the row. Kinds of fields:
 //!
 //! | kind | argument | Rust type | is |
 //! |---|---|---|---|
@@ -676,7 +676,7 @@ nanosleep Nanosleep { src ns: [Slot::B32] }
 check_index CheckIndex { modifier ty: IntType; modifier of: Indexed; src i: [ty.slot()]; number size: _; number extent: _; number dim: _; number place: _ }
     "// index {ty} {i}: {size} of {extent} in dimension {dim} of {of} {place};", requires [base()], effects [Effects::VOLATILE],
     legal [no_halves(ty.bits()).and(ensure(*of != Indexed::Hint || *size > 0, "a positive number"))];
-/// A text that nobody has read, handed to the assembler as it is: it may do anything. `code` names `d` and `a` `smalt_d0`, … and `smalt_a0`, …;
+/// An unchecked text, handed to the assembler as it is: it may do anything. `code` names `d` and `a` `smalt_d0`, … and `smalt_a0`, …;
 /// `unknown` is the first of its instructions that is not in this table, `version` the PTX ISA that it asks for.
 unchecked Unchecked { modifier lanes: Lanes; number version: _; text unknown: _; text code: _; defs d: [Slot::B64]; srcs a: [Slot::WIDE] }
     "{{ // unchecked {lanes} {version} {unknown} {code} {d} {a};}}", requires [isa(*version as u16)], effects [unchecked_effects(*lanes)];
@@ -841,7 +841,7 @@ mbarrier_pending_count MbarrierPendingCount { def d: [Slot::B32]; reg state: [Sl
     computes [lanes!(|state: u64| -> u32 { (state >> 32) as u32 })];
 
 /// Room for a record of `bytes` bytes in the memory that `printer` is the start of ([`super::launch::Printer`]): its address for all lanes of the
-/// warp, or 0 where it is full; then `weight` is added to what was left out. Nobody's work depends on it: it orders nothing, and tells no other CTA.
+/// warp, or 0 where it is full; then `weight` is added to what was left out. No work depends on it: it orders nothing, and signals no other CTA.
 print_reserve PrintReserve { def d: [Slot::B64]; reg printer: [Slot::B64]; src weight: [Slot::B32]; number bytes: _ }
     "{{\n\t.reg .pred P, Q;\n\t.reg .b32 L, H;\n\t.reg .b64 E, C;\n\tmov.u32 L, %laneid;\n\tsetp.eq.u32 P, L, 0;\n\tmov.u64 E, 0;\n\t@P atom.relaxed.gpu.global.add.u64 E, [{printer}], {bytes};\n\tmov.b64 {{L, H}}, E;\n\tshfl.sync.idx.b32 L, L, 0, 31, 0xffffffff;\n\tshfl.sync.idx.b32 H, H, 0, 31, 0xffffffff;\n\tmov.b64 E, {{L, H}};\n\tld.global.u64 C, [{printer}+16];\n\tsub.u64 C, C, {bytes};\n\tsetp.gt.s64 Q, E, C;\n\tand.pred P, P, Q;\n\t@P red.relaxed.gpu.global.add.u32 [{printer}+8], {weight};\n\tadd.u64 E, E, {printer};\n\tadd.u64 E, E, 64;\n\tselp.b64 {d}, 0, E, Q;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
 
@@ -859,7 +859,7 @@ profile_end ProfileEnd { }
 // ---------------------------------------------------------------- giving up
 // A kernel whose waits have a limit ends when one takes longer, and none of its warps is left at a barrier: `lower/give_up.rs` says how.
 // `flag` is where the block's word is in shared memory that says so, `word` where the launch's is. In the emulator a wait that takes longer is
-// the run's error: nobody gives up there.
+// the run's error: no warp gives up there.
 /// The block has not given up, and none of its threads is at its end.
 give_up_begin GiveUpBegin { number flag: _ }
     "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\tmov.u32 V, %tid.x;\n\tsetp.eq.u32 P, V, 0;\n\t@P st.volatile.shared.b32 [smalt_smem+{flag}], 0;\n\tmov.u32 V, %ntid.x;\n\t@P mbarrier.init.shared::cta.b64 [smalt_smem+{flag}+8], V;\n\t}}", requires [base()], effects [Effects::SYNC | Effects::VOLATILE];

@@ -68,7 +68,7 @@ pub fn register_count(kernel: &Kernel, n: u32) -> Result<()> {
         .remedy("take 24 or 40 for a warpgroup that only issues copies, 232 or 240 for two that compute"))
 }
 
-/// Devices that a kernel can talk to: every block asks for each of them, and has a table of them in shared memory.
+/// Devices that a kernel can talk to: every block looks for each of them, and has a table of them in shared memory.
 const MOST_PEERS: u32 = 1024;
 
 /// How many devices a kernel talks to.

@@ -44,8 +44,8 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
     for step in &r.steps {
         match step {
             Step::Index(dims) => {
-                let whose = || words::of_alloc(kernel, r.alloc);
-                dims.iter().try_for_each(|d| index(is_copy, d, &whose))?;
+                let named = || words::of_alloc(kernel, r.alloc);
+                dims.iter().try_for_each(|d| index(is_copy, d, &named))?;
                 window(kind, data, r)?;
             }
             Step::Bitcast { dtype, .. } if bits != Some(dtype.bits()) => {
@@ -81,10 +81,10 @@ fn peer(kernel: &Kernel, device: Value) -> Result<()> {
     }
 }
 
-fn index(is_copy: bool, index: &DimIndex, whose: &dyn Fn() -> String) -> Result<()> {
+fn index(is_copy: bool, index: &DimIndex, named: &dyn Fn() -> String) -> Result<()> {
     match index {
         DimIndex::At(_) | DimIndex::Slice { stride: 1, .. } | DimIndex::Window { .. } => Ok(()),
-        DimIndex::Slice { .. } => Err(Error::unsupported(format!("strided slices of {}", whose()))
+        DimIndex::Slice { .. } => Err(Error::unsupported(format!("strided slices of {}", named()))
             .remedy("take all of them and slice the array, or go in a loop")),
         DimIndex::Gather(_) if is_copy => Err(Error::unsupported(
             "arrays as indices of a copy (TMA gather needs sm_100a)",

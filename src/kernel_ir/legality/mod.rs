@@ -6,7 +6,7 @@
 //! * [`registers`]: views of references to registers;
 //! * [`launch`]: threads, clusters, grids, registers.
 //!
-//! [`run`] reports at the user's line, when a kernel is normalised: what nobody needs is gone by then, and what is left will be
+//! [`run`] reports at the user's line, when a kernel is normalised: what is not needed is gone by then, and what is left will be
 //! lowered; the passes between insert nothing but changes of layout and barriers. What depends on layouts is decided in `plan/`.
 pub mod arithmetic;
 pub mod launch;
@@ -37,7 +37,7 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
     let data = &kernel.ops[op];
     data.kind.check_legality(&Legality { kernel, data })?;
     let mut result = Ok(());
-    // Nothing is done to what `print_layout` asks about.
+    // Nothing is done to what `print_layout` reports on.
     if !matches!(data.kind, OpKind::PrintLayout { .. }) {
         visit::for_each_ref(&data.kind, &mut |r| {
             if result.is_ok() {
@@ -48,7 +48,7 @@ pub fn op(kernel: &Kernel, op: Op) -> Result<()> {
     result
 }
 
-/// An op and its kernel: what the rows of the [table](super::table) ask of it.
+/// An op and its kernel: what the rows of the [table](super::table) check.
 pub(super) struct Legality<'a> {
     pub kernel: &'a Kernel,
     data: &'a OpData,

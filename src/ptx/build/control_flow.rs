@@ -27,7 +27,7 @@ impl Builder {
             .map(|(i, r)| match (r, classes) {
                 (Src::Reg(v), _) => *v,
                 (Src::Imm(bits), Some(classes)) => self.constant(classes[i], *bits),
-                // A constant whose class nothing tells: 32-bit, as counters are.
+                // A constant whose class is not known: 32-bit, as counters are.
                 (Src::Imm(bits), None) => self.constant(Class::B32, *bits),
             })
             .collect();

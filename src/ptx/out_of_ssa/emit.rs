@@ -240,7 +240,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Moves whose destination nobody still reads go first; what remains are cycles, opened by a spare register.
+    /// Moves whose destination no other move still reads go first; what remains are cycles, opened by a spare register.
     fn sequence(&mut self, mut moves: Vec<(Reg, Reg)>, loc: Loc) {
         let index: FxHashMap<Reg, usize> = moves.iter().enumerate().map(|(i, (to, _))| (*to, i)).collect();
         let mut readers: FxHashMap<Reg, u32> = FxHashMap::default();

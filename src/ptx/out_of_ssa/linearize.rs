@@ -26,7 +26,7 @@ pub(super) struct LBlock<'a> {
     pub loc: Loc,
     /// Loops around it.
     pub depth: u32,
-    /// Where a conditional or a loop ends: the block before it. Every path from there leads here, every path to here comes from there, and in
+    /// Where a conditional or a loop ends: the block before it. Every path from there comes here, every path to here comes from there, and in
     /// printing order only blocks of those paths are between.
     pub head: Option<usize>,
 }

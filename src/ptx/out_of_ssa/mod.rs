@@ -35,7 +35,7 @@ pub fn run(ssa: &Ssa, shell: Shell) -> Result<Flat, Error> {
     }
 }
 
-/// Also tells where most values are live. None: more than `most` words are.
+/// Also reports where most values are live. None: more than `most` words are.
 pub fn run_measured(ssa: &Ssa, shell: Shell, most: u32) -> Result<(Option<Flat>, Peak), Error> {
     let (mut linear, constants) = linearize::linearize(ssa);
     liveness::mark_asynchronous_reads(&mut linear);
