@@ -128,7 +128,7 @@ MUTANTS: list[Mutant] = [
     # ------------------------------------------------------------------ PTX
     m("ptx/simplify.rs", "Some(c) if !ty.is_signed() && c > bound_of(facts, *a, class) => Operand(Src::Imm(0)),", "c > bound_of(facts, *a, class)", "c >= bound_of(facts, *a, class)",
       "the quotient of the largest number is 0", "test_kernels", "test_arrays"),
-    m("ptx/simplify.rs", "Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::Shr {",
+    m("ptx/simplify.rs", "Some(c) if c.is_power_of_two() && unsigned(facts, *ty, *a, c) => Inst(Inst::shr(",
       "c.is_power_of_two() && unsigned(facts, *ty, *a, c)", "c.is_power_of_two()", "negative numbers are shifted where they are divided", "test_kernels", "test_types"),
     m("ptx/divide.rs", "(e <= 1 << (k + 1)).then_some((m as u64, k))", "e <= 1 << (k + 1)", "e <= 1 << (k + 3)",
       "multipliers of signed divisions are too coarse for large numbers", "test_kernels", "test_types"),
@@ -144,8 +144,8 @@ MUTANTS: list[Mutant] = [
       "a − b·c has the other sign", "test_kernels", "test_functions"),
     m("ptx/hoist.rs", "any(|(q, h)| q == v && h == p)", "q == v && h == p", "q == v",
       "what a loop exchanges is taken for what it began with", "test_integers"),
-    m("ptx/evaluate.rs", "63u64.wrapping_sub(u64::from(a.leading_zeros()))", "63u64", "64u64",
-      "the highest bit of a constant is one higher", "test_inline_ptx", "test_filetests"),
+    m("ptx/table.rs", "(T::BITS - 1).wrapping_sub(a.significant().leading_zeros())", "T::BITS - 1", "T::BITS",
+      "the position of the highest bit is one higher, of constants, too", "test_inline_ptx", "test_filetests"),
     # ------------------------------------------------------------------ emulator
     m("emulate/barrier.rs", "        if count > self.pending {\n            return Err(Misuse::OverArrival {\n                pending: self.pending,", "count > self.pending", "count > self.pending.max(count)",
       "arrivals too many are not told", "test_barrier_errors", "test_errors"),
