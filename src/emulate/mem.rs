@@ -737,6 +737,8 @@ where
         if let Err(error) = S::tell(m, w, &base, u.imm, E::BYTES as u32, mode, &no_values) {
             return m.fail(*error);
         }
+        let counts = H::LISTENS && S::NAME == Global::NAME && m.hooks.counts_words();
+        let mut last = None;
         for i in lanes(w.exec) {
             let address = S::offset(S::Address::from_raw(base[i]), u.imm);
             let mut rmw = || -> Result<u64, Denied> {
@@ -761,13 +763,14 @@ where
                 Ok(old)
             };
             let result = rmw();
-            if H::LISTENS
-                && S::NAME == Global::NAME
-                && m.hooks.counts_words()
+            // Lanes that change one word after each other are one event, which adds only if it is one lane.
+            if counts
+                && last.replace(address) != Some(address)
                 && let Ok(old) = result
             {
+                let is_alone = lanes(w.exec & !1 << i).next().is_none_or(|next| base[next] != base[i]);
                 let adds = op == Some(AtomOp::Add) && matches!(ty, AtomType::U32 | AtomType::S32 | AtomType::B32);
-                let amount = adds.then(|| operand[i].into() as u32);
+                let amount = (adds && is_alone).then(|| operand[i].into() as u32);
                 if let Err(error) = tell_of_words(m, w, address, E::BYTES, (old as u32, amount)) {
                     return m.fail(*error);
                 }

@@ -32,6 +32,7 @@ mod messages;
 mod race;
 mod shadow;
 mod shared;
+mod versions;
 mod words;
 
 pub use clock::View;
@@ -51,6 +52,7 @@ use rustc_hash::FxHashMap;
 use shadow::{Columns, Shadow};
 use std::rc::Rc;
 use std::sync::Arc;
+use versions::Versions;
 use words::SharedWords;
 
 /// The checker.
@@ -68,6 +70,8 @@ pub struct Checker {
     /// Per cluster: its barrier.
     clusters: Vec<Handover>,
     maps: MapOrder,
+    /// Of lines of global memory.
+    versions: Versions,
     /// Lines of global memory of the bulk stores that have not been waited for, by warp and the store's number.
     stores: FxHashMap<(usize, u64), Vec<u64>>,
     /// Lanes of the last access may have bytes in common; its words are counted.
@@ -296,6 +300,7 @@ impl Hooks for Checker {
             ctas: (0..shape.clusters * shape.cluster_size).map(cta).collect(),
             clusters: (0..shape.clusters).map(|_| Handover::new(width)).collect(),
             maps: MapOrder::default(),
+            versions: Versions::new(shape.devices),
             stores: FxHashMap::default(),
             meet: false,
             counts: false,

@@ -34,11 +34,11 @@ pub fn bytes_at(offset: u32, bytes: u32) -> Mask {
 
 /// Places that lanes have accessed: whether two may be one.
 #[derive(Default)]
-struct Places([u64; 16]);
+pub struct Places([u64; 16]);
 
 impl Places {
     #[inline(always)]
-    fn add(&mut self, at: u32) -> bool {
+    pub fn add(&mut self, at: u32) -> bool {
         let bit = at.wrapping_mul(0x9e37_79b9) >> 22;
         let word = &mut self.0[bit as usize / 64];
         let before = *word >> (bit % 64) & 1 == 1;
@@ -75,13 +75,13 @@ impl Checker {
             return self.told(who, &mine, who.cta, found);
         }
         let mut left = mask;
-        if matches!(kind, Kind::Read | Kind::Write) {
+        if matches!(kind, Kind::Read | Kind::Write | Kind::Atomic(_)) {
             let mut at = *addresses;
             for at in &mut at {
                 *at = at.wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
             }
             let mut places = Places::default();
-            if kind.writes() {
+            if kind == Kind::Write {
                 lanes(mask).for_each(|i| self.meet |= places.add(at[i]));
             }
             left = self.cta(who.cta).shared.touch(&at, mask, bytes, &mine);

@@ -12,6 +12,7 @@
 //! small a count, or an extra signal, shows even where all signals have come when somebody looks.
 use super::clock::{Clock, Known};
 use super::race::Actor;
+use super::versions::slot;
 use crate::emulate::overwrite::{Mask, lines_of};
 use crate::emulate::shared::CtaSlot;
 use crate::error::Loc;
@@ -152,6 +153,8 @@ impl Word {
 pub struct Words {
     /// By address / 128, then by place in the line, in words of 4 bytes.
     lines: FxHashMap<u64, Vec<(u32, Word)>>,
+    /// A bit of each line's slot.
+    present: [u64; 16],
 }
 
 /// The words of 4 bytes of an access.
@@ -164,6 +167,13 @@ impl Words {
         self.lines.is_empty()
     }
 
+    /// Whether there may be a word in the line of an address; right where it says no.
+    #[inline(always)]
+    pub fn may_have(&self, address: u64) -> bool {
+        let slot = slot(address >> 7);
+        self.present[slot / 64 % 16] >> (slot % 64) & 1 == 1
+    }
+
     pub fn get(&self, address: u64) -> Option<&Word> {
         let words = self.lines.get(&(address >> 7))?;
         let place = (address & 127) as u32 >> 2;
@@ -171,6 +181,8 @@ impl Words {
     }
 
     pub fn at(&mut self, address: u64) -> &mut Word {
+        let slot = slot(address >> 7);
+        self.present[slot / 64 % 16] |= 1 << (slot % 64);
         let words = self.lines.entry(address >> 7).or_default();
         let place = (address & 127) as u32 >> 2;
         let at = words.iter().position(|(at, _)| *at == place).unwrap_or(words.len());
@@ -273,6 +285,9 @@ impl Words {
     }
 
     fn known_at(&mut self, address: u64) -> Option<&mut Word> {
+        if !self.may_have(address) {
+            return None;
+        }
         let words = self.lines.get_mut(&(address >> 7))?;
         let place = (address & 127) as u32 >> 2;
         words.iter_mut().find(|(at, _)| *at == place).map(|(_, word)| word)
@@ -281,10 +296,10 @@ impl Words {
     /// What a warp of a cluster learns there in a scope.
     pub fn heard(&self, (address, bytes): (u64, u64), scope: Scope, cluster: u32, device: u32) -> Known {
         let mut heard = Known::default();
-        if self.is_empty() {
-            return heard;
-        }
-        for word in words_of(address, bytes).filter_map(|at| self.get(at)) {
+        for word in words_of(address, bytes)
+            .filter(|at| self.may_have(*at))
+            .filter_map(|at| self.get(at))
+        {
             let signals = word.signals.iter().map(|signal| (signal.to, &signal.known));
             for (to, told) in word.told.iter().map(|(to, told)| (*to, told)).chain(signals) {
                 hear(&mut heard, to, told, scope, cluster, device);
