@@ -63,44 +63,8 @@ divisions! {
     u64, u64::MAX, div_u64, rem_u64;
 }
 
-/// `mul.hi.u32`.
-#[inline(always)]
-pub const fn mul_hi_u32(a: u32, b: u32) -> u32 {
-    ((a as u64 * b as u64) >> 32) as u32
-}
-
-/// `mul.hi.s32`.
-#[inline(always)]
-pub const fn mul_hi_s32(a: i32, b: i32) -> i32 {
-    ((a as i64 * b as i64) >> 32) as i32
-}
-
-/// `mul.hi.u64`.
-#[inline(always)]
-pub const fn mul_hi_u64(a: u64, b: u64) -> u64 {
-    ((a as u128 * b as u128) >> 64) as u64
-}
-
-/// `mul.hi.s64`.
-#[inline(always)]
-pub const fn mul_hi_s64(a: i64, b: i64) -> i64 {
-    ((a as i128 * b as i128) >> 64) as i64
-}
-
-/// `mul.wide.u32`.
-#[inline(always)]
-pub const fn mul_wide_u32(a: u32, b: u32) -> u64 {
-    a as u64 * b as u64
-}
-
-/// `mul.wide.s32`.
-#[inline(always)]
-pub const fn mul_wide_s32(a: i32, b: i32) -> i64 {
-    a as i64 * b as i64
-}
-
 macro_rules! bit_fields {
-    ($($unsigned:ty, $signed:ty, $bfe_u:ident, $bfe_s:ident, $bfi:ident, $bfind_u:ident, $bfind_s:ident;)*) => {
+    ($($unsigned:ty, $signed:ty, $bfe_u:ident, $bfe_s:ident, $bfi:ident;)*) => {
         $(
             /// `bfe.u`: `length` bits from `position`; both are taken modulo 256, missing bits are 0.
             #[inline(always)]
@@ -131,37 +95,13 @@ macro_rules! bit_fields {
                 let (mask, a) = if position >= BITS { (0, 0) } else { (mask << position, a << position) };
                 b & !mask | a & mask
             }
-
-            /// `bfind.u`: position of the highest set bit, all ones if none.
-            #[inline(always)]
-            pub const fn $bfind_u(a: $unsigned) -> u32 {
-                (<$unsigned>::BITS - 1).wrapping_sub(a.leading_zeros())
-            }
-
-            /// `bfind.s`: position of the highest bit that differs from the sign, all ones if none.
-            #[inline(always)]
-            pub const fn $bfind_s(a: $signed) -> u32 {
-                $bfind_u((a ^ (a >> (<$unsigned>::BITS - 1))) as $unsigned)
-            }
         )*
     };
 }
 
 bit_fields! {
-    u32, i32, bfe_u32, bfe_s32, bfi_b32, bfind_u32, bfind_s32;
-    u64, i64, bfe_u64, bfe_s64, bfi_b64, bfind_u64, bfind_s64;
-}
-
-/// `bfind.shiftamt.u32`: how far to shift left to bring the found bit to the top; all ones if none.
-#[inline(always)]
-pub const fn bfind_shift_u32(a: u32) -> u32 {
-    if a == 0 { u32::MAX } else { a.leading_zeros() }
-}
-
-/// `bfind.shiftamt.s32`.
-#[inline(always)]
-pub const fn bfind_shift_s32(a: i32) -> u32 {
-    bfind_shift_u32((a ^ (a >> 31)) as u32)
+    u32, i32, bfe_u32, bfe_s32, bfi_b32;
+    u64, i64, bfe_u64, bfe_s64, bfi_b64;
 }
 
 /// How `prmt` reads its selector.
@@ -256,43 +196,4 @@ pub const fn shf_l(a: u32, b: u32, n: u32, mode: FunnelShift) -> u32 {
 #[inline(always)]
 pub const fn shf_r(a: u32, b: u32, n: u32, mode: FunnelShift) -> u32 {
     (((b as u64) << 32 | a as u64) >> funnel_amount(n, mode)) as u32
-}
-
-/// `abs.s32`: the most negative stays.
-#[inline(always)]
-pub const fn abs_s32(a: i32) -> i32 {
-    a.wrapping_abs()
-}
-
-/// `abs.s64`: the most negative stays.
-#[inline(always)]
-pub const fn abs_s64(a: i64) -> i64 {
-    a.wrapping_abs()
-}
-
-/// `sad.s32`: c + |a - b|.
-#[inline(always)]
-pub const fn sad_s32(a: i32, b: i32, c: u32) -> u32 {
-    c.wrapping_add(a.abs_diff(b))
-}
-
-/// `sad.u32`: c + |a - b|.
-#[inline(always)]
-pub const fn sad_u32(a: u32, b: u32, c: u32) -> u32 {
-    c.wrapping_add(a.abs_diff(b))
-}
-
-/// `dp4a`: c plus the dot product of the four bytes, signed or not each.
-#[inline(always)]
-pub const fn dp4a(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
-    let mut sum = c;
-    let mut i = 0;
-    while i < 4 {
-        let (x, y) = ((a >> (8 * i)) as u8, (b >> (8 * i)) as u8);
-        let x = if a_signed { x as i8 as i32 } else { x as i32 };
-        let y = if b_signed { y as i8 as i32 } else { y as i32 };
-        sum = sum.wrapping_add((x * y) as u32);
-        i += 1;
-    }
-    sum
 }
