@@ -108,7 +108,7 @@ fn act_as<const B: usize, H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, copy: 
             return denied(m, w, why, "cp.async", SharedCta::NAME, i, address, B);
         }
     }
-    if H::LISTENS && m.hooks.lanes_may_meet() {
+    if H::LISTENS && m.hooks.lanes_may_overlap() {
         let address = |i: usize| u64::from(copy.destinations[i]);
         if let Err(error) = collisions::<SharedCta, B, H>(m, w, mask, &address, &|i| cut[i]) {
             return m.fail(*error);

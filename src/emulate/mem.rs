@@ -547,7 +547,7 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
         {
             return m.fail(*error);
         }
-        if H::LISTENS && m.hooks.lanes_may_meet() {
+        if H::LISTENS && m.hooks.lanes_may_overlap() {
             let address = |i: usize| S::offset(S::Address::from_raw(base[i]), u.imm);
             if let Err(error) = collisions::<S, B, H>(m, w, w.exec, &address, &|i| value(w, i)) {
                 return m.fail(*error);
@@ -982,7 +982,7 @@ impl<H: Hooks> Body<H> for Stmatrix {
                 return denied(m, w, why, "stmatrix", SharedCta::NAME, lane, address(lane), 16);
             }
         }
-        if H::LISTENS && m.hooks.lanes_may_meet() {
+        if H::LISTENS && m.hooks.lanes_may_overlap() {
             let verdict = collisions::<SharedCta, 16, H>(m, w, rows, &address, &|lane| row(w, lane));
             if let Err(error) = verdict {
                 return m.fail(*error);

@@ -10,10 +10,10 @@
 //! * What is done to the memory of another device is known there when its kernel ends.
 //!
 //! One thread runs all clusters of such a kernel, so all of this is one state. Clusters that cannot tell each other are `grid.rs`'s.
-use super::clock::{Clock, Known};
+use super::clock::{Clock, Knowledge, Known};
 use super::race::{Actor, IN_FLIGHT, Kind, Past, Side, conflicts};
 use super::shadow::{Columns, Shadow};
-use super::words::{Teller, Words};
+use super::words::{Teller, Word, Words};
 use super::{Mode, Shape, Verdict, WordWait};
 use crate::emulate::global;
 use crate::emulate::options::Names;
@@ -62,7 +62,7 @@ pub struct Across {
     current: Vec<u32>,
     /// Per warp: what it knew at its last fence of each scope from the cluster's on.
     fences: Vec<[Known; 3]>,
-    pub words: Words,
+    pub words: Words<Word>,
     /// Accesses with their bytes, of which each that has seen an earlier one takes the earlier one's place where whoever knows of the later knows
     /// of the earlier, and races with it if he races with that. So a line has as many as have not heard of each other, and at most [`EACH`] of a
     /// kind: the oldest are forgotten.
@@ -438,9 +438,13 @@ impl Across {
             clock.learn(&self.words.heard(place, scope, cluster, device), cluster);
             return;
         }
-        for (polled, of) in clock.polled_mut().iter_mut().zip([Scope::Gpu, Scope::Sys]) {
-            polled.join(&self.words.heard(place, scope.min(of), cluster, device));
+        let [gpu, sys] = clock.polled_mut();
+        let heard = self.words.heard(place, scope.min(Scope::Gpu), cluster, device);
+        match scope {
+            Scope::Sys => sys.join(&self.words.heard(place, scope, cluster, device)),
+            Scope::Cta | Scope::Cluster | Scope::Gpu => sys.join(&heard),
         }
+        gpu.join(&heard);
     }
 
     /// A warp has waited for a word; `takes`: and subtracted what it waited for.

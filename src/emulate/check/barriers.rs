@@ -1,5 +1,5 @@
 //! What hands on what a warp has seen: mbarriers, named barriers, the cluster's barrier, and fences.
-use super::clock::Clock;
+use super::clock::{Clock, Knowledge};
 use super::words::is_wide;
 use super::{Access, Checker, Mode, Sync, Verdict, Who, WordWait};
 use crate::emulate::overwrite::lines_of;

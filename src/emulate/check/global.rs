@@ -27,10 +27,10 @@ impl Checker {
         self.part_from_views(id);
         let at = |i: usize| addresses[i].wrapping_add_signed(offset.into());
         let is_run = mask == u32::MAX && (1..32).all(|i| addresses[i] == addresses[0].wrapping_add(i as u64 * bytes));
-        self.meet = false;
+        self.overlap = false;
         if matches!(access.mode, Mode::Store(_)) && !is_run {
             let mut places = Places::default();
-            lanes(mask).for_each(|i| self.meet |= places.add(at(i) as u32));
+            lanes(mask).for_each(|i| self.overlap |= places.add(at(i) as u32));
         }
         let left = self.new_lanes(who, &at, (mask, is_run), &access);
         if left == 0 {
@@ -47,7 +47,8 @@ impl Checker {
             // Only of misaligned ones there are more, which the access itself reports.
             _ => drop(touched.try_push((line, mask))),
         };
-        for at in lanes(left).map(at) {
+        let mut last = None;
+        for at in lanes(left).map(at).filter(|at| last.replace(*at) != Some(*at)) {
             match at & 127 <= 128 - bytes {
                 true => add(at >> 7, bytes_at(at as u32, access.bytes)),
                 false => lines_of(at, bytes).for_each(|(line, mask)| add(line, mask)),

@@ -96,7 +96,7 @@ impl Checker {
                 _ => {}
             }
         }
-        self.told(who, &mine, slot, found)
+        self.verdict(who, &mine, slot, found)
     }
 
     /// A bulk load, or reduction, has been issued by a warp that had seen `view`.

@@ -44,7 +44,7 @@ use crate::error::{Error, Loc};
 use crate::ptx::modifier::{LoadSem, StoreSem};
 use across::{Across, Member};
 use barriers::{Barrier, Fences, Handover};
-use clock::Clock;
+use clock::{Clock, Knowledge};
 use loads::Loads;
 use maps::MapOrder;
 use race::{Actor, Glance, Kind, Side};
@@ -53,7 +53,7 @@ use shadow::{Columns, Shadow};
 use std::rc::Rc;
 use std::sync::Arc;
 use versions::Versions;
-use words::SharedWords;
+use words::{SharedWord, Words};
 
 /// The checker.
 pub struct Checker {
@@ -75,12 +75,12 @@ pub struct Checker {
     /// Lines of global memory of the bulk stores that have not been waited for, by warp and the store's number.
     stores: FxHashMap<(usize, u64), Vec<u64>>,
     /// Lanes of the last access may have bytes in common; its words are counted.
-    meet: bool,
+    overlap: bool,
     counts: bool,
     /// Bulk loads issued.
     loads: u32,
     /// What goes through words of shared memory that are polled.
-    words: SharedWords,
+    words: Words<SharedWord>,
     /// Across clusters, where they communicate.
     across: Option<Box<Across>>,
 }
@@ -302,10 +302,10 @@ impl Hooks for Checker {
             maps: MapOrder::default(),
             versions: Versions::new(shape.devices),
             stores: FxHashMap::default(),
-            meet: false,
+            overlap: false,
             counts: false,
             loads: 0,
-            words: SharedWords::default(),
+            words: Words::default(),
         }
     }
 
@@ -414,8 +414,8 @@ impl Hooks for Checker {
     }
 
     #[inline(always)]
-    fn lanes_may_meet(&self) -> bool {
-        self.meet
+    fn lanes_may_overlap(&self) -> bool {
+        self.overlap
     }
 
     #[inline(always)]

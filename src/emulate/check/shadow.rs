@@ -362,10 +362,36 @@ impl Shadow {
     /// and which have not been noted.
     #[inline(always)]
     pub fn touch(&mut self, at: &[u32; 32], mask: u32, bytes: u32, mine: &Side<'_>) -> u32 {
-        let (columns, scope) = (self.columns, mine.kind.scope());
-        let Some(column) = columns.of(mine.by.component, mine.kind) else {
-            return mask;
-        };
+        let scope = mine.kind.scope();
+        match self.columns.of(mine.by.component, mine.kind) {
+            None => mask,
+            Some(column) if scope.is_none() => {
+                self.touch_cells(at, mask, bytes, mine, |line| line.cells + column, |_| true)
+            }
+            Some(column) => {
+                let warp = column - self.columns.stride();
+                self.touch_cells(
+                    at,
+                    mask,
+                    bytes,
+                    mine,
+                    |line| line.atomics + warp,
+                    |cell| cell.scope == scope,
+                )
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn touch_cells(
+        &mut self,
+        at: &[u32; 32],
+        mask: u32,
+        bytes: u32,
+        mine: &Side<'_>,
+        place: impl Fn(&Line) -> u32,
+        is_alike: impl Fn(&Cell) -> bool,
+    ) -> u32 {
         let (lines, cells) = (&self.lines[..], &mut self.cells[..]);
         let bits = u64::MAX >> (64 - bytes);
         let mut left = 0;
@@ -375,8 +401,8 @@ impl Shadow {
             }
             let known = (|| {
                 let head = lines.get((at >> 7) as usize)?;
-                let cell = cells.get_mut(columns.place(head, column))?;
-                if !cell.is_of(mine.epoch, scope) || cell.version != head.version {
+                let cell = cells.get_mut(place(head) as usize)?;
+                if cell.epoch != mine.epoch || cell.version != head.version || !is_alike(cell) {
                     return None;
                 }
                 cell.halves[(at >> 6 & 1) as usize] |= bits << (at & 63);
@@ -565,6 +591,16 @@ impl Shadow {
     /// The same in a new epoch. `old`: there was one before.
     fn turn(&mut self, line: usize, column: u32, old: bool, new: Cell) {
         let mask = new.mask();
+        self.lines[line].version += 1;
+        let left = if old {
+            self.cell(&self.lines[line], column).mask() & !mask
+        } else {
+            0
+        };
+        if left == 0 && self.lines[line].others.is_empty() && !self.lines[line].foreign {
+            *self.cell_mut(line, column) = new;
+            return;
+        }
         let left = old.then(|| self.remembered(&self.lines[line], column));
         *self.cell_mut(line, column) = new;
         let mine = self.remembered(&self.lines[line], column);
@@ -589,7 +625,6 @@ impl Shadow {
         if !others.is_empty() || self.lines[line].foreign {
             self.count_foreign(line);
         }
-        self.lines[line].version += 1;
     }
 
     /// An access that has no column.
