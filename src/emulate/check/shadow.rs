@@ -923,7 +923,8 @@ mod tests {
             shadow.access((0, 0), 0xf << (4 * warp), &mine, &|| !0);
         }
         let mut seen = Clock::new(6);
-        (seen.see(1, 1), seen.see(2, 1));
+        seen.see(1, 1);
+        seen.see(2, 1);
         let mut mine = side(3, Kind::Read, 1, &seen);
         (mine.glance.until, mine.glance.now) = (4, 6);
         let found = shadow.access((0, 0), !0, &mine, &|| !0);

@@ -141,6 +141,7 @@ impl Operands {
 macro_rules! micro_ops {
     ($($method:ident($($field:tt: $t:ty),*) = $Body:ty { $($name:ident $(: $value:expr)?),* } $(at $addr:ident)?;)+) => {
         impl<H: Hooks> Decoder<'_, H> {$(
+            #[allow(clippy::needless_update, reason = "a row may have all operands")]
             pub fn $method(&mut self, $($field: $t),*) {
                 self.emit::<$Body>(Operands { $($name $(: $value)?,)* ..NONE$(.at($addr))? });
             }
