@@ -9,7 +9,7 @@ use super::shared::{CtaSlot, SMEM_BASE};
 use super::tensor_maps::TensorMap;
 use super::tma::{self, Placed};
 use super::trace::{CopyId, What};
-use super::uop::{Body, Flow, Uop};
+use super::uop::{Body, Flow, Step, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::launch::TensorMapSwizzle;
@@ -203,7 +203,7 @@ impl<H: Hooks> Machine<'_, H> {
             Source::Linear { address } => {
                 data.clear();
                 data.resize(load.bytes as usize, 0);
-                self.tell_of_others(w, load.pc, *address, load.bytes)?;
+                self.check_foreign(w, load.pc, *address, load.bytes)?;
                 let bytes = load.bytes;
                 self.tell_global(w, load.pc, &load.view, *address, bytes, (Mode::Read, 0), &changes_all)?;
                 tma::read_global(self.memory, *address, data, check)?;
@@ -299,7 +299,7 @@ impl<H: Hooks> Machine<'_, H> {
     }
 
     /// Whether a bulk load reads what another cluster wrote, or nobody.
-    pub fn tell_of_others(&mut self, w: &Warp, pc: u32, address: u64, bytes: u32) -> Verdict {
+    pub fn check_foreign(&mut self, w: &Warp, pc: u32, address: u64, bytes: u32) -> Verdict {
         if H::LISTENS && self.options.notes_undefined().is_some() && !self.memory.is_written(address, bytes.into()) {
             self.note_undefined(self.program.origins[pc as usize].loc);
         }
@@ -332,7 +332,7 @@ impl<H: Hooks> Machine<'_, H> {
         let memory = self.memory;
         for (address, bytes, start) in tma::runs(map, coords) {
             if mode == Mode::Read {
-                self.tell_of_others(w, pc, address, bytes)?;
+                self.check_foreign(w, pc, address, bytes)?;
             }
             let new = data.map(|data| &data[start as usize..(start + bytes) as usize]);
             self.tell_global(w, pc, view, address, bytes, (mode, number), &|_, line| match new {
@@ -656,17 +656,15 @@ pub enum BulkKind {
 pub struct Bulk;
 impl<H: Hooks> Body<H> for Bulk {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let program = m.program;
         let op = &program.bulk_ops[u.aux as usize];
         // Where this micro-op is, for errors at completion.
         let pc = u.imm as u32;
         for lane in lanes(w.exec) {
-            if let Err(error) = issue(w, m, op, pc, lane) {
-                return m.fail(*error);
-            }
+            issue(w, m, op, pc, lane)?;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -874,11 +872,11 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, op: &BulkOp, pc: u32, l
 pub struct BulkCommit;
 impl<H: Hooks> Body<H> for BulkCommit {
     #[inline(never)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
         for lane in lanes(w.exec) {
             w.bulk.commit(lane);
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -886,7 +884,7 @@ impl<H: Hooks> Body<H> for BulkCommit {
 pub struct BulkWait;
 impl<H: Hooks> Body<H> for BulkWait {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let (pending, reads_only) = (u.imm as u64, u.c != 0);
         if !w.bulk.stores.is_empty() {
             for lane in lanes(w.exec) {
@@ -903,9 +901,7 @@ impl<H: Hooks> Body<H> for BulkWait {
                         Ok(()) if !reads_only => m.write_store(w, &store),
                         other => other,
                     };
-                    if let Err(error) = result {
-                        return m.fail(*error);
-                    }
+                    result?;
                     if reads_only {
                         w.bulk.stores.insert(i, store);
                         i += 1;
@@ -920,6 +916,6 @@ impl<H: Hooks> Body<H> for BulkWait {
                 m.hooks.store_waited(w.who(), number);
             }
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }

@@ -2,7 +2,7 @@
 use super::check::Hooks;
 use super::machine::Machine;
 use super::row::Lane;
-use super::uop::{Body, Flow, Uop};
+use super::uop::{Body, Flow, Step, Uop};
 use super::warp::{Warp, lanes};
 use crate::ptx::modifier::{Carries, CarryMad, CarryOp, Modifier};
 use std::marker::PhantomData;
@@ -61,7 +61,7 @@ fn half(is_high: bool, is_signed: bool, bits: u32, a: u64, b: u64) -> u64 {
 pub struct CarrySum<T>(PhantomData<T>);
 impl<T: Word, H: Hooks> Body<H> for CarrySum<T> {
     #[inline(never)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let carries = CarryOp::ALL[u.imm as usize].carries();
         each::<T, H>(w, u, carries, [u.a, u.b, u.b], |a, b, _| (a, b))
     }
@@ -71,7 +71,7 @@ impl<T: Word, H: Hooks> Body<H> for CarrySum<T> {
 pub struct CarryProduct<T>(PhantomData<T>);
 impl<T: Word, H: Hooks> Body<H> for CarryProduct<T> {
     #[inline(never)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let op = CarryMad::ALL[u.imm as usize];
         let is_signed = u.aux == 1;
         each::<T, H>(w, u, op.carries(), [u.a, u.b, u.c], |a, b, c| {
@@ -86,7 +86,7 @@ fn each<T: Word, H: Hooks>(
     carries: Carries,
     operands: [u16; 3],
     terms: impl Fn(u64, u64, u64) -> (u64, u64),
-) -> Flow {
+) -> Step {
     let mut out = [T::Raw::default(); 32];
     let mut carry = w.carry;
     {
@@ -102,7 +102,7 @@ fn each<T: Word, H: Hooks>(
     }
     w.carry = carry;
     w.write::<T>(u.d, out);
-    Flow::Next
+    Ok(Flow::Next)
 }
 
 #[cfg(test)]

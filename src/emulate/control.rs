@@ -4,7 +4,7 @@ use super::global::GlobalMemory;
 use super::machine::Machine;
 use super::row::Lane;
 use super::shared::RANK_SHIFT;
-use super::uop::{Body, Flow, Op2, Uop};
+use super::uop::{Body, Flow, Op2, Step, Uop, fail};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::modifier::{BoolOp, Inverted, Modifier, ReduxOp, ShuffleMode, SpecialReg32, VoteMode};
@@ -15,9 +15,9 @@ use std::marker::PhantomData;
 pub struct Branch;
 impl<H: Hooks> Body<H> for Branch {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         w.pc = u.aux;
-        Flow::Jump
+        Ok(Flow::Jump)
     }
 }
 
@@ -25,19 +25,19 @@ impl<H: Hooks> Body<H> for Branch {
 pub struct BranchUniform;
 impl<H: Hooks> Body<H> for BranchUniform {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let p = w.predicate(u.a) ^ 0u32.wrapping_sub(u32::from(u.c));
         let taken = p & w.path;
         let targets = m.program.branches[u.aux as usize];
         if taken != 0 && taken != w.path {
-            return m.fail(
+            return fail(
                 Error::new(Fault::Execution, "lanes of a warp part at a branch marked uniform")
                     .expected("a predicate that is equal in all lanes")
                     .got(format!("true in lanes 0x{taken:08x} of 0x{:08x}", w.path)),
             );
         }
         w.pc = if taken != 0 { targets.then } else { targets.otherwise };
-        Flow::Jump
+        Ok(Flow::Jump)
     }
 }
 
@@ -45,11 +45,11 @@ impl<H: Hooks> Body<H> for BranchUniform {
 pub struct BranchDivergent;
 impl<H: Hooks> Body<H> for BranchDivergent {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let taken = (w.predicate(u.a) ^ 0u32.wrapping_sub(u32::from(u.c))) & w.path;
         let targets = m.program.branches[u.aux as usize];
         w.part(taken, targets.then, targets.otherwise, targets.join);
-        Flow::Jump
+        Ok(Flow::Jump)
     }
 }
 
@@ -57,11 +57,11 @@ impl<H: Hooks> Body<H> for BranchDivergent {
 pub struct Join;
 impl<H: Hooks> Body<H> for Join {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         if w.stack.is_empty() {
-            return Flow::Next;
+            return Ok(Flow::Next);
         }
-        if w.join(u.aux) { Flow::Jump } else { Flow::Next }
+        Ok(if w.join(u.aux) { Flow::Jump } else { Flow::Next })
     }
 }
 
@@ -69,12 +69,12 @@ impl<H: Hooks> Body<H> for Join {
 pub struct Return;
 impl<H: Hooks> Body<H> for Return {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
         if !w.leave() {
-            return Flow::Exit;
+            return Ok(Flow::Exit);
         }
         m.warp_at_cluster(w);
-        Flow::Jump
+        Ok(Flow::Jump)
     }
 }
 
@@ -82,23 +82,23 @@ impl<H: Hooks> Body<H> for Return {
 pub struct GuardBegin;
 impl<H: Hooks> Body<H> for GuardBegin {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let exec = (w.predicate(u.a) ^ 0u32.wrapping_sub(u32::from(u.c))) & w.path;
         if exec == 0 {
             w.pc = u.aux;
-            return Flow::Jump;
+            return Ok(Flow::Jump);
         }
         w.set_exec(exec);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
 pub struct GuardEnd;
 impl<H: Hooks> Body<H> for GuardEnd {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
         w.set_exec(w.path);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -106,17 +106,17 @@ impl<H: Hooks> Body<H> for GuardEnd {
 pub struct Nothing;
 impl<H: Hooks> Body<H> for Nothing {
     #[inline(always)]
-    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        Flow::Next
+    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
+        Ok(Flow::Next)
     }
 }
 
 /// The kernel stops with an error.
 pub struct Trap;
 impl<H: Hooks> Body<H> for Trap {
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
         let error = Error::new(Fault::Execution, "the kernel trapped").got(format!("by lanes 0x{:08x}", w.exec));
-        m.fail(error)
+        fail(error)
     }
 }
 
@@ -124,8 +124,8 @@ impl<H: Hooks> Body<H> for Trap {
 pub struct Sleep;
 impl<H: Hooks> Body<H> for Sleep {
     #[inline(always)]
-    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        Flow::Yield
+    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
+        Ok(Flow::Yield)
     }
 }
 
@@ -133,38 +133,38 @@ impl<H: Hooks> Body<H> for Sleep {
 pub struct Special32;
 impl<H: Hooks> Body<H> for Special32 {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let cta = m.cta(w.cta);
         let launch = &m.program.launch;
         let cluster = m.clusters[cta.cluster as usize].id;
         let value = match SpecialReg32::ALL[u.imm as usize] {
             SpecialReg32::TidX => {
                 w.write::<u32>(u.d, std::array::from_fn(|lane| w.index * 32 + lane as u32));
-                return Flow::Next;
+                return Ok(Flow::Next);
             }
             SpecialReg32::Laneid => {
                 w.write::<u32>(u.d, std::array::from_fn(|lane| lane as u32));
-                return Flow::Next;
+                return Ok(Flow::Next);
             }
             SpecialReg32::LanemaskLt => {
                 w.write::<u32>(u.d, std::array::from_fn(|lane| (1u32 << lane) - 1));
-                return Flow::Next;
+                return Ok(Flow::Next);
             }
             SpecialReg32::LanemaskEq => {
                 w.write::<u32>(u.d, std::array::from_fn(|lane| 1u32 << lane));
-                return Flow::Next;
+                return Ok(Flow::Next);
             }
             SpecialReg32::LanemaskLe => {
                 w.write::<u32>(u.d, std::array::from_fn(|lane| u32::MAX >> (31 - lane)));
-                return Flow::Next;
+                return Ok(Flow::Next);
             }
             SpecialReg32::LanemaskGe => {
                 w.write::<u32>(u.d, std::array::from_fn(|lane| u32::MAX << lane));
-                return Flow::Next;
+                return Ok(Flow::Next);
             }
             SpecialReg32::LanemaskGt => {
                 w.write::<u32>(u.d, std::array::from_fn(|lane| (u32::MAX << lane) << 1));
-                return Flow::Next;
+                return Ok(Flow::Next);
             }
             // Blocks have one dimension.
             SpecialReg32::TidY | SpecialReg32::TidZ => 0,
@@ -202,7 +202,7 @@ impl<H: Hooks> Body<H> for Special32 {
             SpecialReg32::Clock | SpecialReg32::GlobaltimerLo => m.clock as u32,
         };
         w.write::<u32>(u.d, [value; 32]);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -210,10 +210,10 @@ impl<H: Hooks> Body<H> for Special32 {
 pub struct IsCluster;
 impl<H: Hooks> Body<H> for IsCluster {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let is = m.program.launch.cluster != [1, 1, 1];
         w.write_predicate(u.d, if is { u32::MAX } else { 0 });
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -221,9 +221,9 @@ impl<H: Hooks> Body<H> for IsCluster {
 pub struct Clock64;
 impl<H: Hooks> Body<H> for Clock64 {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         w.write::<u64>(u.d, [m.clock; 32]);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -231,10 +231,10 @@ impl<H: Hooks> Body<H> for Clock64 {
 pub struct LoadPointer;
 impl<H: Hooks> Body<H> for LoadPointer {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let address = GlobalMemory::address(m.buffer_of(w.cta, u.imm as u32)) + u64::from(u.aux);
         w.write::<u64>(u.d, [address; 32]);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -242,13 +242,13 @@ impl<H: Hooks> Body<H> for LoadPointer {
 pub struct SetRows;
 impl<H: Hooks> Body<H> for SetRows {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let low = u.imm as u32;
         match u.c {
             0 => w.write::<u32>(u.d, [low; 32]),
             _ => w.write::<u64>(u.d, [u64::from(low) | u64::from(u.aux) << 32; 32]),
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -256,24 +256,24 @@ impl<H: Hooks> Body<H> for SetRows {
 pub struct SetPredicate;
 impl<H: Hooks> Body<H> for SetPredicate {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         w.write_predicate(u.d, u.imm as u32);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 pub struct MovePredicate;
 impl<H: Hooks> Body<H> for MovePredicate {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         w.write_predicate(u.d, w.predicate(u.a));
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 /// Logic of predicates; `imm`: 0 and, 1 or, 2 xor, 3 not.
 pub struct LogicPredicate;
 impl<H: Hooks> Body<H> for LogicPredicate {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let (a, b) = (w.predicate(u.a), w.predicate(u.b));
         let bits = match u.imm {
             0 => a & b,
@@ -282,7 +282,7 @@ impl<H: Hooks> Body<H> for LogicPredicate {
             _ => !a,
         };
         w.write_predicate(u.d, bits);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -296,7 +296,7 @@ pub fn combine_code(with: Option<(BoolOp, Inverted)>, negated: bool) -> i32 {
 pub struct CombinePredicate;
 impl<H: Hooks> Body<H> for CombinePredicate {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let flipped = |bits: u32, flag: i32| if u.imm & flag != 0 { !bits } else { bits };
         let a = flipped(w.predicate(u.a), 8);
         let b = flipped(w.predicate(u.b), 4);
@@ -307,7 +307,7 @@ impl<H: Hooks> Body<H> for CombinePredicate {
             None => a,
         };
         w.write_predicate(u.d, bits);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -315,7 +315,7 @@ impl<H: Hooks> Body<H> for CombinePredicate {
 pub struct Select<T>(PhantomData<T>);
 impl<T: Lane, H: Hooks> Body<H> for Select<T> {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         use super::row::{Raw, Row};
         let mask = Row::of_mask(w.predicate(u.c)).0;
         let (a, b) = (w.read::<T>(u.a), w.read::<T>(u.b));
@@ -324,7 +324,7 @@ impl<T: Lane, H: Hooks> Body<H> for Select<T> {
             out[i] = T::Raw::blend(mask[i], a[i], b[i]);
         }
         w.write::<T>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -353,21 +353,21 @@ impl Op2 for Pack64 {
 pub struct Unpack32;
 impl<H: Hooks> Body<H> for Unpack32 {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let a = *w.read::<u32>(u.a);
         w.write::<u16>(u.d, a.map(|x| x & 0xffff));
         w.write::<u16>(u.b, a.map(|x| x >> 16));
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 pub struct Unpack64;
 impl<H: Hooks> Body<H> for Unpack64 {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let a = *w.read::<u64>(u.a);
         w.write::<u32>(u.d, a.map(|x| x as u32));
         w.write::<u32>(u.b, a.map(|x| (x >> 32) as u32));
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -387,14 +387,14 @@ impl Op2 for MapAddress {
 pub struct CtaRank;
 impl<H: Hooks> Body<H> for CtaRank {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let own = m.cta(w.cta).rank;
         let out = w.read::<u32>(u.a).map(|a| match a >> RANK_SHIFT {
             0 => own,
             rank => rank - 1,
         });
         w.write::<u32>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -402,7 +402,7 @@ impl<H: Hooks> Body<H> for CtaRank {
 pub struct PackQuarters;
 impl<H: Hooks> Body<H> for PackQuarters {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let halves = &m.program.lists[u.aux as usize..u.aux as usize + 4];
         let mut out = [0; 32];
         for (i, half) in halves.iter().enumerate() {
@@ -411,20 +411,20 @@ impl<H: Hooks> Body<H> for PackQuarters {
             }
         }
         w.write::<u64>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 /// `a` into the four halves of the list `aux`.
 pub struct UnpackQuarters;
 impl<H: Hooks> Body<H> for UnpackQuarters {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let a = *w.read::<u64>(u.a);
         let halves = &m.program.lists[u.aux as usize..u.aux as usize + 4];
         for (i, half) in halves.iter().enumerate() {
             w.write::<u16>(*half, a.map(|x| (x >> (16 * i)) as u32 & 0xffff));
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -432,7 +432,7 @@ impl<H: Hooks> Body<H> for UnpackQuarters {
 pub struct Insert<T>(PhantomData<T>);
 impl<T: super::ops::Fields, H: Hooks> Body<H> for Insert<T> {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let (a, b) = (w.read::<T>(u.a), w.read::<T>(u.b));
         let (pos, len) = (w.read::<u32>(u.c), w.read::<u32>(u.aux as u16));
         let mut out = [<T::Raw as Default>::default(); 32];
@@ -440,24 +440,24 @@ impl<T: super::ops::Fields, H: Hooks> Body<H> for Insert<T> {
             out[i] = T::from_raw(a[i]).insert(T::from_raw(b[i]), pos[i], len[i]).into_raw();
         }
         w.write::<T>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
 /// The lanes that a mask names must be those that execute.
 #[inline(always)]
-fn check_members<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, mask: u32) -> Result<(), Flow> {
+fn check_members(w: &Warp, mask: u32) -> Result<(), Box<Error>> {
     if mask & w.alive == w.exec {
         return Ok(());
     }
-    Err(m.fail(
+    fail(
         Error::new(
             Fault::Execution,
             "a warp-wide instruction in code that not all its lanes execute",
         )
         .expected(format!("lanes 0x{:08x}", mask & w.alive))
         .got(format!("lanes 0x{:08x}", w.exec)),
-    ))
+    )
 }
 
 /// What every lane gets from which other one.
@@ -507,7 +507,7 @@ fn shuffled<H: Hooks>(w: &Warp, u: &Uop<H>, mode: ShuffleMode) -> Shuffled {
 }
 
 /// The executing lanes in groups whose masks (an operand) name each other.
-fn groups<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, masks: u16) -> Result<SmallVec<[u32; 4]>, Flow> {
+fn groups(w: &Warp, masks: u16) -> Result<SmallVec<[u32; 4]>, Box<Error>> {
     let masks = *w.read::<u32>(masks);
     let mut groups = SmallVec::new();
     let mut left = w.exec;
@@ -515,28 +515,19 @@ fn groups<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, masks: u16) -> Result<Smal
         let mask = masks[left.trailing_zeros() as usize];
         let members = lanes(left).fold(0, |all, i| all | u32::from(masks[i] == mask) << i);
         if mask & w.alive != members {
-            return Err(m.fail(
+            return fail(
                 Error::new(
                     Fault::Execution,
                     "a warp-wide instruction in code that not all its lanes execute, or execute with the same mask",
                 )
                 .expected(format!("lanes 0x{:08x}", mask & w.alive))
                 .got(format!("lanes 0x{members:08x}")),
-            ));
+            );
         }
         groups.push(members);
         left &= !members;
     }
     Ok(groups)
-}
-
-macro_rules! masked {
-    ($groups:ident = $w:ident, $m:ident, $masks:expr) => {
-        let $groups = match groups($w, $m, $masks) {
-            Ok(groups) => groups,
-            Err(flow) => return flow,
-        };
-    };
 }
 
 /// No second result.
@@ -546,13 +537,13 @@ pub const NO_PREDICATE: u16 = u16::MAX;
 pub struct ShuffleMasked;
 impl<H: Hooks> Body<H> for ShuffleMasked {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        masked!(groups = w, m, u.imm as u16);
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        let groups = groups(w, u.imm as u16)?;
         let shuffled = shuffled(w, u, ShuffleMode::ALL[u.aux as usize]);
         for members in groups {
             let lost = shuffled.sources(members) & !members;
             if lost != 0 {
-                return m.fail(
+                return fail(
                     Error::new(Fault::Execution, "shuffle from lanes that do not take part")
                         .expected(format!("sources among lanes 0x{members:08x}"))
                         .got(format!("lanes 0x{lost:08x}")),
@@ -564,7 +555,7 @@ impl<H: Hooks> Body<H> for ShuffleMasked {
         if p != NO_PREDICATE {
             w.write_predicate(p, shuffled.inside);
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -572,8 +563,8 @@ impl<H: Hooks> Body<H> for ShuffleMasked {
 pub struct VoteMasked;
 impl<H: Hooks> Body<H> for VoteMasked {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        masked!(groups = w, m, u.b);
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        let groups = groups(w, u.b)?;
         let all = w.predicate(u.a);
         let (mut ballots, mut holds) = ([0; 32], 0);
         for members in groups {
@@ -592,7 +583,7 @@ impl<H: Hooks> Body<H> for VoteMasked {
         } else {
             w.write_predicate(u.d, holds);
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -600,15 +591,15 @@ impl<H: Hooks> Body<H> for VoteMasked {
 pub struct ReduxMasked;
 impl<H: Hooks> Body<H> for ReduxMasked {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        masked!(groups = w, m, u.b);
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        let groups = groups(w, u.b)?;
         let mut out = [0; 32];
         for members in groups {
             let value = reduced(w.read::<u32>(u.a), members, ReduxOp::ALL[u.aux as usize]);
             lanes(members).for_each(|i| out[i] = value);
         }
         w.write::<u32>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -616,8 +607,8 @@ impl<H: Hooks> Body<H> for ReduxMasked {
 pub struct ElectMasked;
 impl<H: Hooks> Body<H> for ElectMasked {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        masked!(groups = w, m, u.b);
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        let groups = groups(w, u.b)?;
         let (mut leaders, mut out) = (0, [0; 32]);
         for members in groups {
             leaders |= members & members.wrapping_neg();
@@ -627,7 +618,7 @@ impl<H: Hooks> Body<H> for ElectMasked {
         if u.a != NO_PREDICATE {
             w.write::<u32>(u.a, out);
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -635,8 +626,8 @@ impl<H: Hooks> Body<H> for ElectMasked {
 pub struct Match<T>(PhantomData<T>);
 impl<T: Lane<Raw: PartialEq>, H: Hooks> Body<H> for Match<T> {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        masked!(groups = w, m, u.b);
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        let groups = groups(w, u.b)?;
         let (mut out, mut equal) = ([0; 32], 0);
         let a = w.read::<T>(u.a);
         for members in groups {
@@ -654,7 +645,7 @@ impl<T: Lane<Raw: PartialEq>, H: Hooks> Body<H> for Match<T> {
         if u.c != NO_PREDICATE {
             w.write_predicate(u.c, equal);
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -662,9 +653,9 @@ impl<T: Lane<Raw: PartialEq>, H: Hooks> Body<H> for Match<T> {
 pub struct ActiveMask;
 impl<H: Hooks> Body<H> for ActiveMask {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         w.write::<u32>(u.d, [w.exec; 32]);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -672,10 +663,8 @@ impl<H: Hooks> Body<H> for ActiveMask {
 pub struct MoveMatrix;
 impl<H: Hooks> Body<H> for MoveMatrix {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_members(w, m, u32::MAX) {
-            return flow;
-        }
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        check_members(w, u32::MAX)?;
         let a = w.read::<u32>(u.a);
         let element = |row: usize, column: usize| a[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
         let out = std::array::from_fn(|lane| {
@@ -683,7 +672,7 @@ impl<H: Hooks> Body<H> for MoveMatrix {
             element(column, row) | element(column + 1, row) << 16
         });
         w.write::<u32>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -691,9 +680,9 @@ impl<H: Hooks> Body<H> for MoveMatrix {
 pub struct WarpBarrierMasked;
 impl<H: Hooks> Body<H> for WarpBarrierMasked {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        masked!(_groups = w, m, u.a);
-        Flow::Next
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        groups(w, u.a)?;
+        Ok(Flow::Next)
     }
 }
 
@@ -701,22 +690,20 @@ impl<H: Hooks> Body<H> for WarpBarrierMasked {
 pub struct Shuffle;
 impl<H: Hooks> Body<H> for Shuffle {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_members(w, m, u.imm as u32) {
-            return flow;
-        }
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        check_members(w, u.imm as u32)?;
         let shuffled = shuffled(w, u, ShuffleMode::ALL[u.aux as usize]);
         let (out, sources) = (shuffled.values, shuffled.sources(w.exec));
         if sources & !w.exec != 0 {
             let (exec, lost) = (w.exec, sources & !w.exec);
-            return m.fail(
+            return fail(
                 Error::new(Fault::Execution, "shuffle from lanes that do not take part")
                     .expected(format!("sources among lanes 0x{exec:08x}"))
                     .got(format!("lanes 0x{lost:08x}")),
             );
         }
         w.write::<u32>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -724,14 +711,12 @@ impl<H: Hooks> Body<H> for Shuffle {
 pub struct Vote;
 impl<H: Hooks> Body<H> for Vote {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_members(w, m, u.imm as u32) {
-            return flow;
-        }
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        check_members(w, u.imm as u32)?;
         let yes = w.predicate(u.a) & w.exec;
         let Some(mode) = VoteMode::ALL.get(u.aux as usize) else {
             w.write::<u32>(u.d, [yes; 32]);
-            return Flow::Next;
+            return Ok(Flow::Next);
         };
         let holds = match mode {
             VoteMode::All => yes == w.exec,
@@ -739,7 +724,7 @@ impl<H: Hooks> Body<H> for Vote {
             VoteMode::Uni => yes == 0 || yes == w.exec,
         };
         w.write_predicate(u.d, 0u32.wrapping_sub(u32::from(holds)));
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -764,13 +749,11 @@ fn reduced(a: &[u32; 32], members: u32, op: ReduxOp) -> u32 {
 pub struct Redux;
 impl<H: Hooks> Body<H> for Redux {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_members(w, m, u.imm as u32) {
-            return flow;
-        }
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        check_members(w, u.imm as u32)?;
         let value = reduced(w.read::<u32>(u.a), w.exec, ReduxOp::ALL[u.aux as usize]);
         w.write::<u32>(u.d, [value; 32]);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -778,12 +761,10 @@ impl<H: Hooks> Body<H> for Redux {
 pub struct Elect;
 impl<H: Hooks> Body<H> for Elect {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_members(w, m, u.imm as u32) {
-            return flow;
-        }
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        check_members(w, u.imm as u32)?;
         w.write_predicate(u.d, w.exec & w.exec.wrapping_neg());
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -791,7 +772,7 @@ impl<H: Hooks> Body<H> for Elect {
 pub struct WarpBarrier;
 impl<H: Hooks> Body<H> for WarpBarrier {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        check_members(w, m, u.imm as u32).err().unwrap_or(Flow::Next)
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        check_members(w, u.imm as u32).map(|()| Flow::Next)
     }
 }

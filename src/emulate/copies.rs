@@ -8,7 +8,7 @@ use super::mem::{Denied, Global, SharedCta, Space, collisions, denied};
 use super::options::AgentOrder;
 use super::overwrite::no_values;
 use super::sync::{ARRIVE, MbarrierArrive};
-use super::uop::{Body, Flow, Uop};
+use super::uop::{Body, Flow, Step, Uop};
 use super::warp::{Warp, lanes};
 use crate::ptx::modifier::{LoadSem, Scope, StoreSem};
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ fn taken<const B: usize, H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64, c
     Ok(out)
 }
 
-fn act<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, copy: &SmallCopy, mask: u32) -> Flow {
+fn act<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, copy: &SmallCopy, mask: u32) -> Step {
     let exec = w.exec;
     let flow = match copy.bytes {
         4 => act_as::<4, H>(w, m, copy, mask),
@@ -68,7 +68,7 @@ fn act<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, copy: &SmallCopy, mask: u
     flow
 }
 
-fn act_as<const B: usize, H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, copy: &SmallCopy, mask: u32) -> Flow {
+fn act_as<const B: usize, H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, copy: &SmallCopy, mask: u32) -> Step {
     // The checker hears of lanes that read as much together.
     let mut left = lanes(mask)
         .filter(|i| copy.taken[*i] > 0)
@@ -80,9 +80,7 @@ fn act_as<const B: usize, H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, copy: 
             .fold(0, |all, i| all | 1 << i);
         w.set_exec(alike);
         let mode = Mode::Load(LoadSem::Weak);
-        if let Err(error) = Global::tell(m, w, &copy.sources, 0, count, mode, &no_values) {
-            return m.fail(*error);
-        }
+        Global::check(m, w, &copy.sources, 0, count, mode, &no_values)?;
         left &= !alike;
     }
     w.set_exec(mask);
@@ -90,31 +88,24 @@ fn act_as<const B: usize, H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, copy: 
     for i in lanes(mask) {
         values[i] = match copy.taken[i] {
             0 => [0; 16],
-            count => match taken::<B, H>(m, w, copy.sources[i], count) {
-                Ok(value) => value,
-                Err(why) => return denied(m, w, why, "cp.async", Global::NAME, i, copy.sources[i], B),
-            },
+            count => taken::<B, H>(m, w, copy.sources[i], count)
+                .map_err(|why| denied(m, w, why, "cp.async", Global::NAME, i, copy.sources[i], B))?,
         };
     }
     let mode = Mode::Store(StoreSem::Weak);
-    if let Err(error) = SharedCta::tell(m, w, &copy.destinations, 0, B as u32, mode, &|i| values[i]) {
-        return m.fail(*error);
-    }
+    SharedCta::check(m, w, &copy.destinations, 0, B as u32, mode, &|i| values[i])?;
     let mut cut = [[0; B]; 32];
     for i in lanes(mask) {
         cut[i].copy_from_slice(&values[i][..B]);
         let address = u64::from(copy.destinations[i]);
-        if let Err(why) = SharedCta::write::<B, H>(m, w, address, cut[i]) {
-            return denied(m, w, why, "cp.async", SharedCta::NAME, i, address, B);
-        }
+        SharedCta::write::<B, H>(m, w, address, cut[i])
+            .map_err(|why| denied(m, w, why, "cp.async", SharedCta::NAME, i, address, B))?;
     }
-    if H::LISTENS && m.hooks.lanes_may_meet() {
+    if H::LISTENS && m.hooks.lanes_may_overlap() {
         let address = |i: usize| u64::from(copy.destinations[i]);
-        if let Err(error) = collisions::<SharedCta, B, H>(m, w, mask, &address, &|i| cut[i]) {
-            return m.fail(*error);
-        }
+        collisions::<SharedCta, B, H>(m, w, mask, &address, &|i| cut[i])?;
     }
-    Flow::Next
+    Ok(Flow::Next)
 }
 
 /// The copies of the executing lanes that `covers` (lane, group) says act.
@@ -122,17 +113,14 @@ fn act_where<H: Hooks>(
     w: &mut Warp,
     m: &mut Machine<'_, H>,
     covers: impl Fn(&CopyGroups, usize, Option<u64>) -> bool,
-) -> Flow {
+) -> Step {
     let mut waiting = std::mem::take(&mut w.copies.copies);
     let mut kept = VecDeque::new();
     while let Some(mut copy) = waiting.pop_front() {
         let covered = lanes(copy.lanes & w.exec).filter(|i| covers(&w.copies, *i, copy.groups[*i]));
         let mask = covered.fold(0, |all, i| all | 1 << i);
         if mask != 0 {
-            let flow = act(w, m, &copy, mask);
-            if flow != Flow::Next {
-                return flow;
-            }
+            act(w, m, &copy, mask)?;
         }
         copy.lanes &= !mask;
         if copy.lanes != 0 {
@@ -140,7 +128,7 @@ fn act_where<H: Hooks>(
         }
     }
     w.copies.copies = kept;
-    Flow::Next
+    Ok(Flow::Next)
 }
 
 /// All bytes are read.
@@ -150,7 +138,7 @@ pub const ALL_TAKEN: u16 = u16::MAX;
 pub struct CopyAsync;
 impl<H: Hooks> Body<H> for CopyAsync {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let bytes = u32::from(u.d);
         let taken = match u.c {
             ALL_TAKEN => [bytes; 32],
@@ -173,7 +161,7 @@ impl<H: Hooks> Body<H> for CopyAsync {
             return act(w, m, &copy, copy.lanes);
         }
         w.copies.copies.push_back(copy);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -181,7 +169,7 @@ impl<H: Hooks> Body<H> for CopyAsync {
 pub struct CopyCommit;
 impl<H: Hooks> Body<H> for CopyCommit {
     #[inline(never)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
         for lane in lanes(w.exec) {
             let group = w.copies.committed[lane];
             w.copies.committed[lane] += 1;
@@ -189,7 +177,7 @@ impl<H: Hooks> Body<H> for CopyCommit {
                 copy.groups[lane].get_or_insert(group);
             }
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -197,7 +185,7 @@ impl<H: Hooks> Body<H> for CopyCommit {
 pub struct CopyWait;
 impl<H: Hooks> Body<H> for CopyWait {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let pending = u.imm as u64;
         act_where(w, m, |groups, lane, group| {
             group.is_some_and(|group| group < groups.committed[lane].saturating_sub(pending))
@@ -209,7 +197,7 @@ impl<H: Hooks> Body<H> for CopyWait {
 pub struct CopyWaitAll;
 impl<H: Hooks> Body<H> for CopyWaitAll {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
         act_where(w, m, |_, _, _| true)
     }
 }
@@ -218,11 +206,9 @@ impl<H: Hooks> Body<H> for CopyWaitAll {
 pub struct CopyArrive;
 impl<H: Hooks> Body<H> for CopyArrive {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        match act_where(w, m, |_, _, _| true) {
-            Flow::Next => MbarrierArrive::run(w, m, &Uop { c: ARRIVE, ..*u }),
-            other => other,
-        }
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        act_where(w, m, |_, _, _| true)?;
+        MbarrierArrive::run(w, m, &Uop { c: ARRIVE, ..*u })
     }
 }
 
@@ -230,11 +216,8 @@ impl<H: Hooks> Body<H> for CopyArrive {
 pub struct CopyArriveMore;
 impl<H: Hooks> Body<H> for CopyArriveMore {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        match act_where(w, m, |_, _, _| true) {
-            Flow::Next => {}
-            other => return other,
-        }
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        act_where(w, m, |_, _, _| true)?;
         for i in lanes(w.exec) {
             let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
             let told = m.barrier_at(w.cta, address).and_then(|(slot, offset)| {
@@ -247,10 +230,8 @@ impl<H: Hooks> Body<H> for CopyArriveMore {
                     },
                 )
             });
-            if let Err(error) = told {
-                return m.fail(*error);
-            }
+            told?;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }

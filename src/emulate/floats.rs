@@ -6,7 +6,7 @@ use super::arith::special;
 use super::check::Hooks;
 use super::machine::Machine;
 use super::ops::{EQUAL, GREATER, LESS, UNORDERED};
-use super::uop::{Body, Flow, Op1, Op2, Op3, Test, Uop, lane_function, lane_functions};
+use super::uop::{Body, Flow, Op1, Op2, Op3, Step, Test, Uop, lane_function, lane_functions};
 use super::warp::Warp;
 use crate::ptx::modifier::{CvtRound, CvtType, Modifier, Round};
 use std::marker::PhantomData;
@@ -166,18 +166,18 @@ pub struct Rows<O>(PhantomData<O>);
 pub struct Rows2<O>(PhantomData<O>);
 impl<O: Row1, H: Hooks> Body<H> for Rows<O> {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let out = O::f(w.read::<u32>(u.a));
         w.write::<u32>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 impl<O: Row2, H: Hooks> Body<H> for Rows2<O> {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let out = O::f(w.read::<u32>(u.a), w.read::<u32>(u.b));
         w.write::<u32>(u.d, out);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 macro_rules! row_functions {

@@ -85,12 +85,12 @@ unsafe impl Sync for GlobalMemory {}
 
 impl GlobalMemory {
     /// Maps the buffers; fills undefined ones with poison, and tracks their initialisation unless the options ignore it, and which
-    /// cluster wrote what if `apart` says so.
+    /// cluster wrote what if `isolates` says so.
     ///
     /// # Safety
     /// Each `ptr` must be valid for reads and writes of `len` bytes for the life of the result, and nothing else may access
     /// them meanwhile. Buffers may be the same (aliased results), not partly overlapping.
-    pub unsafe fn new(buffers: &[HostBuffer], apart: bool, options: &Options) -> GlobalMemory {
+    pub unsafe fn new(buffers: &[HostBuffer], isolates: bool, options: &Options) -> GlobalMemory {
         let track = !matches!(options.undefined, Undefined::Ignored);
         let buffers = buffers
             .iter()
@@ -105,7 +105,7 @@ impl GlobalMemory {
                     ptr: b.ptr,
                     len: b.len as u64,
                     written,
-                    authors: apart.then(|| Written::new(b.len, b.contents != Contents::Constant)),
+                    authors: isolates.then(|| Written::new(b.len, b.contents != Contents::Constant)),
                 }
             })
             .collect();

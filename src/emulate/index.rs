@@ -6,7 +6,7 @@
 use super::check::Hooks;
 use super::machine::Machine;
 use super::options::Names;
-use super::uop::{Body, Flow, Uop};
+use super::uop::{Body, Flow, Step, Uop, fail};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::modifier::{Indexed, IntType};
@@ -27,7 +27,7 @@ pub struct IndexCheck {
 pub struct CheckIndex;
 
 impl<H: Hooks> Body<H> for CheckIndex {
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let check = m.program.checks[u.aux as usize];
         for lane in lanes(w.exec) {
             let index = match check.ty {
@@ -39,11 +39,11 @@ impl<H: Hooks> Body<H> for CheckIndex {
             };
             if check.of == Indexed::Hint {
                 if index % i128::from(check.size) != 0 {
-                    return m.fail(untrue(check.size, index));
+                    return fail(untrue(check.size, index));
                 }
             } else if check.of == Indexed::Named {
                 if index < i128::from(check.place) || index >= i128::from(check.extent) {
-                    return m.fail(unnamed(&check, index));
+                    return fail(unnamed(&check, index));
                 }
             } else if index < 0 || index + i128::from(check.size) > i128::from(check.extent) {
                 // The access itself says whether it leaves its buffer.
@@ -52,13 +52,10 @@ impl<H: Hooks> Body<H> for CheckIndex {
                     Indexed::Buffer | Indexed::Shared => m.judge(w, Err(Box::new(error))),
                     Indexed::Barriers | Indexed::Devices | Indexed::Hint | Indexed::Named => Err(Box::new(error)),
                 };
-                match verdict {
-                    Ok(()) => return Flow::Next,
-                    Err(error) => return m.fail(*error),
-                }
+                return verdict.map(|()| Flow::Next);
             }
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -66,7 +63,7 @@ impl<H: Hooks> Body<H> for CheckIndex {
 pub struct Unknown;
 
 impl<H: Hooks> Body<H> for Unknown {
-    fn run(_: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(_: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let text = m.program.unknown[u.aux as usize].clone();
         let error = match text.is_empty() {
             true => Error::unsupported("inline PTX that nobody has read (unchecked), in the emulator")
@@ -77,7 +74,7 @@ impl<H: Hooks> Body<H> for Unknown {
             .expected("instructions of the table (docs/INSTRUCTIONS.md)")
             .remedy("run it on a GPU, or branch around it here"),
         };
-        m.fail(error)
+        fail(error)
     }
 }
 

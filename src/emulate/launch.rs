@@ -65,9 +65,9 @@ pub unsafe fn run_on<H: Hooks>(
     let grid: [u64; 3] = std::array::from_fn(|i| u64::from(launch.grid[i] / launch.cluster[i]));
     let total = grid.iter().product::<u64>();
     // Nothing orders what clusters do that cannot tell each other.
-    let apart = H::LISTENS && !program.communicates && total > 1;
+    let isolates = H::LISTENS && !program.communicates && total > 1;
     // SAFETY: the caller's promise.
-    let memory = unsafe { GlobalMemory::new(&devices.concat(), apart, options) };
+    let memory = unsafe { GlobalMemory::new(&devices.concat(), isolates, options) };
     for param in &program.launch.params {
         let buffer = match param {
             EntryParam::Pointer { buffer } => *buffer,

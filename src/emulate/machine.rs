@@ -12,7 +12,7 @@ use super::program::Program;
 use super::rng::Rng;
 use super::shared::{self, CtaSlot, SMEM_BASE, Shared};
 use super::trace::{Recorder, Trace, Turn, TurnEnd};
-use super::uop::Flow;
+use super::uop::{Flow, Step};
 use super::warp::{Wait, Warp};
 use super::wgmma::TensorUnit;
 use crate::error::{Error, Fault, Loc};
@@ -93,13 +93,13 @@ pub struct Machine<'a, H: Hooks> {
     idle_polls: u64,
     /// The micro-op that runs, where a checker listens.
     at: u32,
-    /// Positions whose finding has been told.
-    told: FxHashSet<u32>,
+    /// Positions whose finding has been reported.
+    reported: FxHashSet<u32>,
     /// The clock when `watch` was last asked, and turns since then.
     asked: u64,
     turns: u32,
     /// Clusters are held against each other in global memory.
-    apart: bool,
+    isolates: bool,
     /// What the store that runs overwrote that another cluster wrote or read.
     pub overwritten: Option<(u64, Clash)>,
     /// Warps whose waits are bounded, which of them it is, and the clock at which that runs out.
@@ -203,10 +203,10 @@ impl<'a, H: Hooks> Machine<'a, H> {
             clock: 0,
             idle_polls: 0,
             at: 0,
-            told: FxHashSet::default(),
+            reported: FxHashSet::default(),
             asked: 0,
             turns: 0,
-            apart: memory.is_watched() || memory.is_watching(),
+            isolates: memory.is_watched() || memory.is_watching(),
             overwritten: None,
             bounded: vec![],
             recorder: options.trace.as_ref().map(record),
@@ -581,11 +581,13 @@ impl<'a, H: Hooks> Machine<'a, H> {
         }
     }
 
-    /// Stops the run.
-    #[cold]
-    pub fn fail(&mut self, error: Error) -> Flow {
-        self.fault = Some(Box::new(error));
-        Flow::Fault
+    /// What becomes of a warp, after a micro-op that may have failed.
+    #[inline(always)]
+    pub fn flow(&mut self, step: Step) -> Flow {
+        step.unwrap_or_else(|error| {
+            self.fault = Some(error);
+            Flow::Fault
+        })
     }
 
     /// The CTA and offset that a shared-window address of a CTA stands for.
@@ -597,7 +599,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
     /// Whose access it is, where clusters are held against each other.
     #[inline(always)]
     pub fn author(&self, slot: CtaSlot, loc: impl FnOnce() -> Loc) -> Option<Author> {
-        (H::LISTENS && self.apart).then(|| Author {
+        (H::LISTENS && self.isolates).then(|| Author {
             cluster: self.cta(slot).number,
             loc: loc(),
         })
@@ -788,7 +790,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
     fn finding(&mut self, verdict: Verdict, named: impl FnOnce(&Self, Box<Error>) -> Box<Error>) -> Verdict {
         match (verdict, self.options.check) {
             (Err(error), Check::Warn) => {
-                if self.told.insert(self.at) {
+                if self.reported.insert(self.at) {
                     self.watch.finding(*named(self, error));
                 }
                 Ok(())

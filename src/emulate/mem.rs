@@ -6,7 +6,7 @@ use super::options::Undefined;
 use super::overwrite::{self, Values, no_values};
 use super::row::Lane;
 use super::shared::{self, CtaSlot, RANK_SHIFT, SMEM_BASE};
-use super::uop::{Body, Flow, Uop};
+use super::uop::{Body, Flow, Step, Uop};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault, Loc};
 use crate::ptx::modifier::{AtomOp, AtomSem, AtomType, LoadSem, Modifier, Scope, StoreSem};
@@ -27,8 +27,8 @@ pub trait Space: 'static {
         address: u64,
         data: [u8; B],
     ) -> Result<(), Denied>;
-    /// Tells the checker of an access of the executing lanes.
-    fn tell<H: Hooks>(
+    /// Reports to the checker an access of the executing lanes.
+    fn check<H: Hooks>(
         m: &mut Machine<'_, H>,
         w: &Warp,
         addresses: &[<Self::Address as Lane>::Raw; 32],
@@ -170,7 +170,7 @@ impl Space for Global {
     }
 
     #[inline(always)]
-    fn tell<H: Hooks>(
+    fn check<H: Hooks>(
         m: &mut Machine<'_, H>,
         w: &Warp,
         addresses: &[u64; 32],
@@ -209,7 +209,7 @@ impl Space for Global {
         );
         m.judge(w, verdict)?;
         if H::LISTENS && matches!(mode, Mode::Load(_)) {
-            return tell_of_others(m, w, addresses, offset, bytes);
+            return check_foreign(m, w, addresses, offset, bytes);
         }
         Ok(())
     }
@@ -303,7 +303,7 @@ impl Space for SharedCta {
     }
 
     #[inline(always)]
-    fn tell<H: Hooks>(
+    fn check<H: Hooks>(
         m: &mut Machine<'_, H>,
         w: &Warp,
         addresses: &[u32; 32],
@@ -312,7 +312,7 @@ impl Space for SharedCta {
         mode: Mode,
         values: &Values<'_>,
     ) -> Verdict {
-        tell_shared(m, w, addresses, offset, w.exec, bytes, mode, values)
+        check_shared(m, w, addresses, offset, w.exec, bytes, mode, values)
     }
 
     fn holds<H: Hooks>(m: &Machine<'_, H>, w: &Warp, address: u64, data: &[u8]) -> bool {
@@ -343,32 +343,16 @@ fn gives_zeros<S: Space, H: Hooks>(
     address: u64,
     bytes: usize,
 ) -> Verdict {
-    let error = Box::new(denial(m, w, why, "load", S::NAME, lane, address, bytes));
+    let error = denied(m, w, why, "load", S::NAME, lane, address, bytes);
     match why == Denied::OutOfBounds && S::NAME == Global::NAME {
         true => m.judge(w, Err(error)),
         false => Err(error),
     }
 }
 
-/// Stops the run at a denied access.
-#[cold]
-pub fn denied<H: Hooks>(
-    m: &mut Machine<'_, H>,
-    w: &Warp,
-    why: Denied,
-    verb: &str,
-    space: &str,
-    lane: usize,
-    address: u64,
-    bytes: usize,
-) -> Flow {
-    let error = denial(m, w, why, verb, space, lane, address, bytes);
-    m.fail(error)
-}
-
 /// The error of a denied access.
 #[cold]
-fn denial<H: Hooks>(
+pub fn denied<H: Hooks>(
     m: &Machine<'_, H>,
     w: &Warp,
     why: Denied,
@@ -377,7 +361,7 @@ fn denial<H: Hooks>(
     lane: usize,
     address: u64,
     bytes: usize,
-) -> Error {
+) -> Box<Error> {
     let cause = match why {
         Denied::Misaligned => "misaligned address",
         Denied::OutOfBounds => "out of bounds",
@@ -402,7 +386,7 @@ fn denial<H: Hooks>(
         format!("{verb} of {bytes} {space} bytes by lane {lane}: {cause}"),
     )
     .got(format!("address 0x{address:x}: {where_}"));
-    match why {
+    Box::new(match why {
         Denied::Misaligned => error.expected(format!("a multiple of {bytes}")),
         Denied::OutOfBounds => error
             .expected("an access inside of the array: indices at run time are not clamped")
@@ -411,7 +395,7 @@ fn denial<H: Hooks>(
         Denied::Gone => error
             .expected("a barrier of the cluster after the last access to a peer's shared memory, before the peer ends")
             .remedy("keep the block alive until its peers are done: a cluster barrier at the end"),
-    }
+    })
 }
 
 /// How an element of a load or store sits in memory and in registers.
@@ -454,12 +438,10 @@ pub struct Load<S, E, const N: usize, const B: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Load<S, E, N, B> {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let base = *w.read::<S::Address>(u.a);
         let offset = u.imm;
-        if let Err(error) = S::tell(m, w, &base, offset, B as u32, Mode::Load(w.ordered), &no_values) {
-            return m.fail(*error);
-        }
+        S::check(m, w, &base, offset, B as u32, Mode::Load(w.ordered), &no_values)?;
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
         if let Some(start) = S::dense::<B, H>(m, w, &base, offset) {
             let bytes = dense_bytes::<S, B, H>(m, w, start);
@@ -479,9 +461,7 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
                         }
                     }
                     Err(why) => {
-                        if let Err(error) = gives_zeros::<S, H>(m, w, why, i, address, B) {
-                            return m.fail(*error);
-                        }
+                        gives_zeros::<S, H>(m, w, why, i, address, B)?;
                         for d in lists {
                             w.set_lane::<E::Lane>(*d, i, E::get(&[0; 16]));
                         }
@@ -489,7 +469,7 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
                 }
             }
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -512,7 +492,7 @@ pub struct Store<S, E, const N: usize, const B: usize>(PhantomData<(S, E)>);
 
 impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Store<S, E, N, B> {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let base = *w.read::<S::Address>(u.a);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
         let value = |w: &Warp, i: usize| {
@@ -528,38 +508,31 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
             bytes
         };
         let sem = StoreSem::ALL.get(usize::from(u.c)).copied().unwrap_or(StoreSem::Weak);
-        if let Err(error) = S::tell(m, w, &base, u.imm, B as u32, Mode::Store(sem), &wide) {
-            return m.fail(*error);
-        }
+        S::check(m, w, &base, u.imm, B as u32, Mode::Store(sem), &wide)?;
         if let Some(start) = S::run::<B, H>(m, w, &base, u.imm) {
             let data: [[u8; B]; 32] = std::array::from_fn(|i| value(w, i));
             S::write_run(m, w, start, data.as_flattened());
         } else {
             for i in lanes(w.exec) {
                 let address = S::offset(S::Address::from_raw(base[i]), u.imm);
-                if let Err(why) = S::write::<B, H>(m, w, address, value(w, i)) {
-                    return denied(m, w, why, "store", S::NAME, i, address, B);
-                }
+                S::write::<B, H>(m, w, address, value(w, i))
+                    .map_err(|why| denied(m, w, why, "store", S::NAME, i, address, B))?;
             }
         }
-        if H::LISTENS
-            && let Err(error) = tell_of_overwritten(m, w)
-        {
-            return m.fail(*error);
+        if H::LISTENS {
+            check_overwritten(m, w)?;
         }
-        if H::LISTENS && m.hooks.lanes_may_meet() {
+        if H::LISTENS && m.hooks.lanes_may_overlap() {
             let address = |i: usize| S::offset(S::Address::from_raw(base[i]), u.imm);
-            if let Err(error) = collisions::<S, B, H>(m, w, w.exec, &address, &|i| value(w, i)) {
-                return m.fail(*error);
-            }
+            collisions::<S, B, H>(m, w, w.exec, &address, &|i| value(w, i))?;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
 /// Whether a load reads what another cluster wrote.
 #[inline(always)]
-fn tell_of_others<H: Hooks>(
+fn check_foreign<H: Hooks>(
     m: &mut Machine<'_, H>,
     w: &Warp,
     addresses: &[u64; 32],
@@ -593,7 +566,7 @@ fn tell_of_others<H: Hooks>(
 
 /// Whether a store has overwritten what another cluster wrote, or read.
 #[inline(always)]
-pub fn tell_of_overwritten<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp) -> Verdict {
+pub fn check_overwritten<H: Hooks>(m: &mut Machine<'_, H>, w: &Warp) -> Verdict {
     match m.overwritten.take() {
         None => Ok(()),
         Some((address, other)) => {
@@ -625,14 +598,11 @@ pub fn collisions<S: Space, const B: usize, H: Hooks>(
 pub struct Polling<L>(PhantomData<L>);
 impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for Polling<Load<S, E, N, B>> {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         w.ordered = LoadSem::ALL[usize::from(u.c)];
         let flow = Load::<S, E, N, B>::run(w, m, u);
         w.ordered = LoadSem::Weak;
-        match flow {
-            Flow::Next => Flow::Yield,
-            other => other,
-        }
+        flow.map(|_| Flow::Yield)
     }
 }
 
@@ -725,7 +695,7 @@ where
     <E::Lane as Lane>::Raw: Into<u64> + TryFrom<u64>,
 {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let base = *w.read::<S::Address>(u.a);
         let operand = *w.read::<E::Lane>(u.b);
         let ty = AtomType::ALL[usize::from(u.c & 0xff)];
@@ -734,9 +704,9 @@ where
             AtomSem::ALL[(u.aux >> 24) as usize],
             Scope::ALL[(u.aux >> 16 & 0xff) as usize],
         );
-        if let Err(error) = S::tell(m, w, &base, u.imm, E::BYTES as u32, mode, &no_values) {
-            return m.fail(*error);
-        }
+        S::check(m, w, &base, u.imm, E::BYTES as u32, mode, &no_values)?;
+        let counts = H::LISTENS && S::NAME == Global::NAME && m.hooks.counts_words();
+        let mut last = None;
         for i in lanes(w.exec) {
             let address = S::offset(S::Address::from_raw(base[i]), u.imm);
             let mut rmw = || -> Result<u64, Denied> {
@@ -761,16 +731,15 @@ where
                 Ok(old)
             };
             let result = rmw();
-            if H::LISTENS
-                && S::NAME == Global::NAME
-                && m.hooks.counts_words()
+            // Lanes that change one word after each other are one event, which adds only if it is one lane.
+            if counts
+                && last.replace(address) != Some(address)
                 && let Ok(old) = result
             {
+                let is_alone = lanes(w.exec & !1 << i).next().is_none_or(|next| base[next] != base[i]);
                 let adds = op == Some(AtomOp::Add) && matches!(ty, AtomType::U32 | AtomType::S32 | AtomType::B32);
-                let amount = adds.then(|| operand[i].into() as u32);
-                if let Err(error) = tell_of_words(m, w, address, E::BYTES, (old as u32, amount)) {
-                    return m.fail(*error);
-                }
+                let amount = (adds && is_alone).then(|| operand[i].into() as u32);
+                note_words(m, w, address, E::BYTES, (old as u32, amount))?;
             }
             match result {
                 Ok(old) if u.d != NO_RESULT => {
@@ -779,17 +748,17 @@ where
                     }
                 }
                 Ok(_) => {}
-                Err(why) => return denied(m, w, why, "atomic", S::NAME, i, address, E::BYTES),
+                Err(why) => return Err(denied(m, w, why, "atomic", S::NAME, i, address, E::BYTES)),
             }
         }
         // What others wait for may have happened: they go first after an atomic with a result.
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
-/// Tells the checker what an atomic of a lane has done to words of global memory, if only to a part of one: the first held `old`, to which
+/// Reports to the checker what an atomic of a lane has done to words of global memory, if only to a part of one: the first held `old`, to which
 /// it has added `amount`; `None`: it has done something else.
-fn tell_of_words<H: Hooks>(
+fn note_words<H: Hooks>(
     m: &mut Machine<'_, H>,
     w: &Warp,
     address: u64,
@@ -816,15 +785,13 @@ where
     E::Lane: Lane<Raw = u32>,
 {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let base = *w.read::<u64>(u.a);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + N];
         let ty = AtomType::ALL[usize::from(u.c & 0xff)];
         let op = AtomOp::ALL[usize::from(u.c >> 8)];
         let mode = Mode::Atomic(AtomSem::ALL[usize::from(u.b & 0xff)], Scope::ALL[usize::from(u.b >> 8)]);
-        if let Err(error) = Global::tell(m, w, &base, u.imm, B as u32, mode, &no_values) {
-            return m.fail(*error);
-        }
+        Global::check(m, w, &base, u.imm, B as u32, mode, &no_values)?;
         let old_values = match u.d {
             0 => &[],
             _ => &m.program.lists[u.aux as usize + N..u.aux as usize + 2 * N],
@@ -844,24 +811,19 @@ where
                 }
                 Ok(())
             };
-            if let Err(why) = rmw() {
-                return denied(m, w, why, "atomic", Global::NAME, i, address, B);
-            }
-            if H::LISTENS
-                && m.hooks.counts_words()
-                && let Err(error) = tell_of_words(m, w, address, B, (0, None))
-            {
-                return m.fail(*error);
+            rmw().map_err(|why| denied(m, w, why, "atomic", Global::NAME, i, address, B))?;
+            if H::LISTENS && m.hooks.counts_words() {
+                note_words(m, w, address, B, (0, None))?;
             }
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
-/// Tells the checker of an access to shared memory by the lanes of a mask; of `stmatrix` and `ldmatrix`, 16 bytes at the address of each.
+/// Reports to the checker an access to shared memory by the lanes of a mask; of `stmatrix` and `ldmatrix`, 16 bytes at the address of each.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "an access has many")]
-fn tell_shared<H: Hooks>(
+fn check_shared<H: Hooks>(
     m: &mut Machine<'_, H>,
     w: &Warp,
     addresses: &[u32; 32],
@@ -910,14 +872,12 @@ fn tell_shared<H: Hooks>(
 pub struct Ldmatrix;
 impl<H: Hooks> Body<H> for Ldmatrix {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let base = *w.read::<u32>(u.a);
         let count = usize::from(u.b);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + count];
         let rows = u32::MAX >> (32 - 8 * count as u32);
-        if let Err(error) = tell_shared(m, w, &base, u.imm, rows, 16, Mode::Load(LoadSem::Weak), &no_values) {
-            return m.fail(*error);
-        }
+        check_shared(m, w, &base, u.imm, rows, 16, Mode::Load(LoadSem::Weak), &no_values)?;
         for (j, d) in lists.iter().enumerate() {
             let mut matrix = [[0u16; 8]; 8];
             for (r, row) in matrix.iter_mut().enumerate() {
@@ -929,7 +889,7 @@ impl<H: Hooks> Body<H> for Ldmatrix {
                             *x = u16::from_le_bytes([bytes[2 * c], bytes[2 * c + 1]]);
                         }
                     }
-                    Err(why) => return denied(m, w, why, "ldmatrix", SharedCta::NAME, lane, address, 16),
+                    Err(why) => return Err(denied(m, w, why, "ldmatrix", SharedCta::NAME, lane, address, 16)),
                 }
             }
             let out = w.register::<u32>(*d);
@@ -943,7 +903,7 @@ impl<H: Hooks> Body<H> for Ldmatrix {
                 *x = u32::from(low) | u32::from(high) << 16;
             }
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -951,7 +911,7 @@ impl<H: Hooks> Body<H> for Ldmatrix {
 pub struct Stmatrix;
 impl<H: Hooks> Body<H> for Stmatrix {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let base = *w.read::<u32>(u.a);
         let count = usize::from(u.b);
         let lists = &m.program.lists[u.aux as usize..u.aux as usize + count];
@@ -970,21 +930,16 @@ impl<H: Hooks> Body<H> for Stmatrix {
             bytes
         };
         let mode = Mode::Store(StoreSem::Weak);
-        if let Err(error) = tell_shared(m, w, &base, u.imm, rows, 16, mode, &|lane| row(w, lane)) {
-            return m.fail(*error);
-        }
+        check_shared(m, w, &base, u.imm, rows, 16, mode, &|lane| row(w, lane))?;
         let address = |lane: usize| SharedCta::offset(base[lane], u.imm);
         for lane in lanes(rows) {
-            if let Err(why) = SharedCta::write::<16, H>(m, w, address(lane), row(w, lane)) {
-                return denied(m, w, why, "stmatrix", SharedCta::NAME, lane, address(lane), 16);
-            }
+            SharedCta::write::<16, H>(m, w, address(lane), row(w, lane))
+                .map_err(|why| denied(m, w, why, "stmatrix", SharedCta::NAME, lane, address(lane), 16))?;
         }
-        if H::LISTENS && m.hooks.lanes_may_meet() {
+        if H::LISTENS && m.hooks.lanes_may_overlap() {
             let verdict = collisions::<SharedCta, 16, H>(m, w, rows, &address, &|lane| row(w, lane));
-            if let Err(error) = verdict {
-                return m.fail(*error);
-            }
+            verdict?;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }

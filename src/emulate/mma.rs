@@ -7,7 +7,7 @@ use super::arith::mma_sync::{
 use super::arith::tensor_core_fast::Fragment;
 use super::check::Hooks;
 use super::machine::Machine;
-use super::uop::{Body, Flow, Uop};
+use super::uop::{Body, Flow, Step, Uop, fail};
 use super::warp::Warp;
 use crate::error::{Error, Fault};
 
@@ -40,9 +40,9 @@ pub enum Product {
 pub struct Mma;
 impl<H: Hooks> Body<H> for Mma {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         if w.exec != !0 {
-            return m.fail(Error::new(
+            return fail(Error::new(
                 Fault::Execution,
                 "mma.sync in code that not all lanes of the warp execute",
             ));
@@ -56,7 +56,7 @@ impl<H: Hooks> Body<H> for Mma {
             for (r, value) in op.d.iter().zip(&d) {
                 *w.register::<u64>(*r) = *value;
             }
-            return Flow::Next;
+            return Ok(Flow::Next);
         }
         let read = |list: &[u16]| list.iter().map(|r| *w.read::<u32>(*r)).collect::<Vec<Fragment>>();
         let (a, b, c) = (read(&op.a), read(&op.b), read(&op.c));
@@ -70,12 +70,12 @@ impl<H: Hooks> Body<H> for Mma {
             } => {
                 let metadata = *w.read::<u32>(meta);
                 if let Err(found) = multiply_add_sparse(arithmetic, sparsity, &metadata, (&a, &b), &mut d) {
-                    return m.fail(meaningless("mma.sp", sparsity, found));
+                    return fail(meaningless("mma.sp", sparsity, found));
                 }
             }
             Product::Quads(has, types) => {
                 let (Ok(a), Ok(b)) = (<&[Fragment; 2]>::try_from(&a[..]), <&[Fragment; 2]>::try_from(&b[..])) else {
-                    return m.fail(Error::internal(
+                    return fail(Error::internal(
                         "mma.m8n8k4 with other than two registers of A and of B",
                     ));
                 };
@@ -86,7 +86,7 @@ impl<H: Hooks> Body<H> for Mma {
         for (r, value) in op.d.iter().zip(&d) {
             *w.register::<u32>(*r) = *value;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 

@@ -3,33 +3,42 @@ use super::barrier::{Mbarrier, Reduced};
 use super::check::{Hooks, Sync, Verdict, WordWait};
 use super::machine::Machine;
 use super::mem::{Denied, Global, Space, denied};
-use super::uop::{Body, Flow, Uop};
+use super::shared::CtaSlot;
+use super::uop::{Body, Flow, Step, Uop, fail};
 use super::warp::{Wait, Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::modifier::{FenceSem, Modifier, ProxyFence, Scope};
 
 /// All lanes of the warp that have not ended must execute it.
-fn check_converged<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, what: &str) -> Result<(), Flow> {
+fn check_converged(w: &Warp, what: &str) -> Result<(), Box<Error>> {
     if w.exec == w.alive {
         return Ok(());
     }
-    Err(m.fail(
+    fail(
         Error::new(
             Fault::Execution,
             format!("{what} in code that not all lanes of the warp execute"),
         )
         .expected(format!("lanes 0x{:08x}", w.alive))
         .got(format!("lanes 0x{:08x}", w.exec)),
-    ))
+    )
+}
+
+/// Where the mbarrier at a lane's `a` + `imm` is.
+fn barrier_of<H: Hooks>(
+    w: &Warp,
+    m: &mut Machine<'_, H>,
+    u: &Uop<H>,
+    lane: usize,
+) -> Result<(CtaSlot, u32), Box<Error>> {
+    m.barrier_at(w.cta, w.read::<u32>(u.a)[lane].wrapping_add(u.imm as u32))
 }
 
 /// Tells the checker, and goes on.
 #[inline(always)]
-pub fn noted<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, event: Sync) -> Flow {
-    match m.note(w, event) {
-        Ok(()) => Flow::Next,
-        Err(error) => m.fail(*error),
-    }
+pub fn noted<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, event: Sync) -> Step {
+    m.note(w, event)?;
+    Ok(Flow::Next)
 }
 
 /// What `bar.red` makes of the predicates: bits 1 and 2 of `imm`.
@@ -54,18 +63,16 @@ fn give_reduced(w: &mut Warp, u: &Uop<impl Hooks>, reduced: Reduced) {
 pub struct NamedBarrier;
 impl<H: Hooks> Body<H> for NamedBarrier {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_converged(w, m, "a CTA barrier") {
-            return flow;
-        }
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        check_converged(w, "a CTA barrier")?;
         let execution = |what: String| Error::new(Fault::Execution, what);
         let (Some(id), Some(threads)) = (w.uniform::<u32>(u.a), w.uniform::<u32>(u.b)) else {
-            return m.fail(execution(
+            return fail(execution(
                 "a CTA barrier whose id or count differs between lanes".into(),
             ));
         };
         if id > 15 || threads == 0 || !threads.is_multiple_of(32) {
-            return m.fail(
+            return fail(
                 execution("bar.sync".into())
                     .expected("an id below 16 and a multiple of 32 threads")
                     .got(format!("id {id}, {threads} threads")),
@@ -88,11 +95,11 @@ impl<H: Hooks> Body<H> for NamedBarrier {
             }
             named.waiters.push(me);
             w.wait = Wait::Named { id, generation: ticket };
-            return Flow::Block;
+            return Ok(Flow::Block);
         }
         if named.arrived > 0 && named.expected != threads {
             let expected = named.expected;
-            return m.fail(
+            return fail(
                 execution(format!("barrier {id}: warps disagree on the number of threads"))
                     .expected(expected.to_string())
                     .got(threads.to_string()),
@@ -114,11 +121,9 @@ impl<H: Hooks> Body<H> for NamedBarrier {
             let woken = std::mem::take(&mut named.waiters);
             m.ready.extend(woken);
         }
-        if let Err(error) = m.note(w, Sync::NamedArrive { id, opens }) {
-            return m.fail(*error);
-        }
+        m.note(w, Sync::NamedArrive { id, opens })?;
         if !waits {
-            return Flow::Next;
+            return Ok(Flow::Next);
         }
         if opens {
             let reduced = m.cta(w.cta).named[id as usize].last;
@@ -128,7 +133,7 @@ impl<H: Hooks> Body<H> for NamedBarrier {
         m.cta_mut(w.cta).named[id as usize].waiters.push(me);
         w.named_ticket = Some(generation);
         w.wait = Wait::Named { id, generation };
-        Flow::Block
+        Ok(Flow::Block)
     }
 }
 
@@ -139,14 +144,12 @@ pub const APART: i32 = 2;
 pub struct ClusterArrive;
 impl<H: Hooks> Body<H> for ClusterArrive {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if u.imm & APART == 0
-            && let Err(flow) = check_converged(w, m, "barrier.cluster.arrive.aligned")
-        {
-            return flow;
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        if u.imm & APART == 0 {
+            check_converged(w, "barrier.cluster.arrive.aligned")?;
         }
         if w.exec & (w.cluster_arrived | w.cluster_waits) != 0 {
-            return m.fail(Error::new(
+            return fail(Error::new(
                 Fault::Execution,
                 "barrier.cluster.arrive twice with no wait between",
             ));
@@ -163,14 +166,12 @@ impl<H: Hooks> Body<H> for ClusterArrive {
 pub struct ClusterWait;
 impl<H: Hooks> Body<H> for ClusterWait {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if u.imm & APART == 0
-            && let Err(flow) = check_converged(w, m, "barrier.cluster.wait.aligned")
-        {
-            return flow;
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        if u.imm & APART == 0 {
+            check_converged(w, "barrier.cluster.wait.aligned")?;
         }
         if w.exec & w.cluster_arrived != 0 {
-            return m.fail(
+            return fail(
                 Error::new(
                     Fault::Execution,
                     "barrier.cluster.wait before all lanes of the warp have arrived",
@@ -181,7 +182,7 @@ impl<H: Hooks> Body<H> for ClusterWait {
             );
         }
         let Some(generation) = w.cluster_ticket.filter(|_| w.exec & !w.cluster_waits == 0) else {
-            return m.fail(Error::new(
+            return fail(Error::new(
                 Fault::Execution,
                 "barrier.cluster.wait with no arrive before it",
             ));
@@ -196,7 +197,7 @@ impl<H: Hooks> Body<H> for ClusterWait {
         }
         barrier.waiters.push(me);
         w.wait = Wait::Cluster { generation };
-        Flow::Block
+        Ok(Flow::Block)
     }
 }
 
@@ -204,7 +205,7 @@ impl<H: Hooks> Body<H> for ClusterWait {
 pub struct Fence;
 impl<H: Hooks> Body<H> for Fence {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let sem = FenceSem::ALL[(u.imm >> 8) as usize];
         let scope = Scope::ALL[(u.imm & 255) as usize];
         noted(w, m, Sync::Fence { sem, scope })
@@ -215,7 +216,7 @@ impl<H: Hooks> Body<H> for Fence {
 pub struct FenceMbarrierInit;
 impl<H: Hooks> Body<H> for FenceMbarrierInit {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
         noted(w, m, Sync::FenceMbarrierInit)
     }
 }
@@ -224,7 +225,7 @@ impl<H: Hooks> Body<H> for FenceMbarrierInit {
 pub struct FenceProxy;
 impl<H: Hooks> Body<H> for FenceProxy {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         noted(w, m, Sync::FenceProxy(ProxyFence::ALL[u.imm as usize]))
     }
 }
@@ -233,16 +234,12 @@ impl<H: Hooks> Body<H> for FenceProxy {
 pub struct MbarrierInit;
 impl<H: Hooks> Body<H> for MbarrierInit {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         for i in lanes(w.exec) {
-            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
             let count = w.read::<u32>(u.b)[i];
-            let (slot, offset) = match m.barrier_at(w.cta, address) {
-                Ok(at) => at,
-                Err(error) => return m.fail(*error),
-            };
+            let (slot, offset) = barrier_of(w, m, u, i)?;
             if count == 0 || count > Mbarrier::MAX_COUNT {
-                return m.fail(
+                return fail(
                     Error::new(Fault::Execution, "mbarrier.init")
                         .expected(format!("1 to {} arrivals", Mbarrier::MAX_COUNT))
                         .got(count.to_string()),
@@ -250,7 +247,7 @@ impl<H: Hooks> Body<H> for MbarrierInit {
             }
             let cta = m.cta_mut(slot);
             if cta.barriers.get(&offset).is_some_and(|b| !b.waiters.is_empty()) {
-                return m.fail(Error::new(
+                return fail(Error::new(
                     Fault::Execution,
                     format!(
                         "mbarrier.init of a barrier that warps wait on: {}",
@@ -263,11 +260,9 @@ impl<H: Hooks> Body<H> for MbarrierInit {
             if let Some(recorder) = &mut m.recorder {
                 recorder.barrier_starts(slot, offset, count, m.clock);
             }
-            if let Err(error) = m.note(w, Sync::BarrierInit { slot, offset }) {
-                return m.fail(*error);
-            }
+            m.note(w, Sync::BarrierInit { slot, offset })?;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -275,17 +270,13 @@ impl<H: Hooks> Body<H> for MbarrierInit {
 pub struct MbarrierInvalidate;
 impl<H: Hooks> Body<H> for MbarrierInvalidate {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         for i in lanes(w.exec) {
-            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
-            let (slot, offset) = match m.barrier_at(w.cta, address) {
-                Ok(at) => at,
-                Err(error) => return m.fail(*error),
-            };
+            let (slot, offset) = barrier_of(w, m, u, i)?;
             match m.cta_mut(slot).barriers.remove(&offset) {
                 Some(b) if b.waiters.is_empty() => {}
                 Some(_) => {
-                    return m.fail(Error::new(
+                    return fail(Error::new(
                         Fault::Execution,
                         format!(
                             "mbarrier.inval of a barrier that warps wait on: {}",
@@ -294,7 +285,7 @@ impl<H: Hooks> Body<H> for MbarrierInvalidate {
                     ));
                 }
                 None => {
-                    return m.fail(Error::new(
+                    return fail(Error::new(
                         Fault::Execution,
                         format!("mbarrier.inval of no barrier: {}", m.options.names.mbarrier(offset)),
                     ));
@@ -303,11 +294,9 @@ impl<H: Hooks> Body<H> for MbarrierInvalidate {
             if let Some(recorder) = &mut m.recorder {
                 recorder.barrier_ends(slot, offset);
             }
-            if let Err(error) = m.note(w, Sync::BarrierInvalidate { slot, offset }) {
-                return m.fail(*error);
-            }
+            m.note(w, Sync::BarrierInvalidate { slot, offset })?;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -337,14 +326,10 @@ fn released(c: u16) -> Scope {
 pub struct MbarrierChange;
 impl<H: Hooks> Body<H> for MbarrierChange {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         for i in lanes(w.exec) {
-            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
             let value = w.read::<u32>(u.b)[i];
-            let (slot, offset) = match m.barrier_at(w.cta, address) {
-                Ok(at) => at,
-                Err(error) => return m.fail(*error),
-            };
+            let (slot, offset) = barrier_of(w, m, u, i)?;
             let what = u.c & 3;
             let (count, bytes) = match what {
                 ARRIVE => (value, 0),
@@ -353,7 +338,7 @@ impl<H: Hooks> Body<H> for MbarrierChange {
             };
             let state = m.cta(slot).barriers.get(&offset).map_or(0, Mbarrier::state);
             if u.c & NO_COMPLETE != 0 && u64::from(count) >= state >> 32 {
-                return m.fail(
+                return fail(
                     Error::new(Fault::Execution, "mbarrier.arrive.noComplete")
                         .expected("arrivals that leave others to come in this phase")
                         .got(format!("{count} of {}", state >> 32)),
@@ -377,14 +362,12 @@ impl<H: Hooks> Body<H> for MbarrierChange {
                     m.arrive(slot, offset, count, bytes.into())
                 }
             })();
-            if let Err(error) = told.and_then(|verdict| m.judge(w, verdict)) {
-                return m.fail(*error);
-            }
+            told.and_then(|verdict| m.judge(w, verdict))?;
             if u.d != NO_STATE {
                 w.set_lane::<u64>(u.d, i, state);
             }
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -392,15 +375,11 @@ impl<H: Hooks> Body<H> for MbarrierChange {
 pub struct MbarrierArrive;
 impl<H: Hooks> Body<H> for MbarrierArrive {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let mut told_at = None;
         for i in lanes(w.exec) {
-            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
             let value = w.read::<u32>(u.b)[i];
-            let (slot, offset) = match m.barrier_at(w.cta, address) {
-                Ok(at) => at,
-                Err(error) => return m.fail(*error),
-            };
+            let (slot, offset) = barrier_of(w, m, u, i)?;
             let (count, bytes) = match u.c & 3 {
                 ARRIVE => (value, 0),
                 ARRIVE_EXPECT => (1, value),
@@ -425,11 +404,9 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                 }
             }
             let arrived = told.and_then(|()| m.arrive(slot, offset, count, i64::from(bytes)));
-            if let Err(error) = arrived.and_then(|verdict| m.judge(w, verdict)) {
-                return m.fail(*error);
-            }
+            arrived.and_then(|verdict| m.judge(w, verdict))?;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -440,14 +417,10 @@ fn phase_done<H: Hooks>(
     u: &Uop<H>,
     lane: usize,
 ) -> Result<Result<(), Wait>, Box<Error>> {
-    let address = w.read::<u32>(u.a)[lane].wrapping_add(u.imm as u32);
     let parity = w.read::<u32>(u.b)[lane];
-    let (slot, offset) = m.barrier_at(w.cta, address)?;
+    let (slot, offset) = barrier_of(w, m, u, lane)?;
     if slot != w.cta {
-        return Err(Box::new(Error::new(
-            Fault::Execution,
-            "a wait on the mbarrier of another CTA",
-        )));
+        return fail(Error::new(Fault::Execution, "a wait on the mbarrier of another CTA"));
     }
     if parity > 1 {
         return Err(Box::new(
@@ -509,20 +482,14 @@ fn note_waited<H: Hooks>(
 pub struct MbarrierTest;
 impl<H: Hooks> Body<H> for MbarrierTest {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let mut done = 0;
         for i in lanes(w.exec) {
-            match phase_done(w, m, u, i) {
-                Ok(Ok(())) => done |= 1 << i,
-                Ok(Err(_)) => {}
-                Err(error) => return m.fail(*error),
-            }
+            done |= u32::from(phase_done(w, m, u, i)?.is_ok()) << i;
         }
         w.write_predicate(u.d, done);
-        if let Err(error) = note_waited(w, m, u, done, Some(Scope::Cta), false) {
-            return m.fail(*error);
-        }
-        if done == w.exec { Flow::Next } else { Flow::Yield }
+        note_waited(w, m, u, done, Some(Scope::Cta), false)?;
+        Ok(if done == w.exec { Flow::Next } else { Flow::Yield })
     }
 }
 
@@ -531,22 +498,18 @@ impl<H: Hooks> Body<H> for MbarrierTest {
 pub struct MbarrierAsk;
 impl<H: Hooks> Body<H> for MbarrierAsk {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let of_state = u.c & 1 != 0;
         let scope = acquired(u.c >> 1);
         let mut done = 0;
         for i in lanes(w.exec) {
-            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
-            let (slot, offset) = match m.barrier_at(w.cta, address) {
-                Ok(at) => at,
-                Err(error) => return m.fail(*error),
-            };
+            let (slot, offset) = barrier_of(w, m, u, i)?;
             if slot != w.cta {
-                return m.fail(Error::new(Fault::Execution, "a wait on the mbarrier of another CTA"));
+                return fail(Error::new(Fault::Execution, "a wait on the mbarrier of another CTA"));
             }
             let Some(barrier) = m.cta(slot).barriers.get(&offset) else {
                 let name = format!("{} of {}", m.options.names.mbarrier(offset), m.cta_name(slot));
-                return m.fail(Error::new(Fault::Execution, format!("{name}: used before init")));
+                return fail(Error::new(Fault::Execution, format!("{name}: used before init")));
             };
             let complete = if of_state {
                 let phase = w.read::<u64>(u.b)[i] as u32;
@@ -554,7 +517,7 @@ impl<H: Hooks> Body<H> for MbarrierAsk {
             } else {
                 let parity = w.read::<u32>(u.b)[i];
                 if parity > 1 {
-                    return m.fail(
+                    return fail(
                         Error::new(Fault::Execution, "mbarrier wait")
                             .expected("parity 0 or 1")
                             .got(parity.to_string()),
@@ -572,12 +535,10 @@ impl<H: Hooks> Body<H> for MbarrierAsk {
                 scope,
                 waits: None,
             };
-            if let Err(error) = m.note(w, waited) {
-                return m.fail(*error);
-            }
+            m.note(w, waited)?;
         }
         w.write_predicate(u.d, done);
-        if done == w.exec { Flow::Next } else { Flow::Yield }
+        Ok(if done == w.exec { Flow::Next } else { Flow::Yield })
     }
 }
 
@@ -591,58 +552,51 @@ fn acquired(c: u16) -> Option<Scope> {
 pub struct MbarrierWait;
 impl<H: Hooks> Body<H> for MbarrierWait {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let one = w.uniform::<u32>(u.a).is_some() && w.uniform::<u32>(u.b).is_some();
         let ask = if one { w.exec & w.exec.wrapping_neg() } else { w.exec };
         for i in lanes(ask) {
-            match phase_done(w, m, u, i) {
-                Ok(Ok(())) => {}
-                Ok(Err(wait)) => {
-                    let me = m.warp_id(w);
-                    if let Wait::Mbarrier { slot, offset, .. } = wait {
-                        let barrier = m.cta_mut(slot).barriers.get_mut(&offset).expect("just seen");
-                        barrier.waiters.push(me);
-                    }
-                    if let Some(limit) = m.program.timeouts.get((u.aux as usize).wrapping_sub(1)) {
-                        m.bound_wait(me, u.aux, *limit);
-                    }
-                    w.wait = wait;
-                    return Flow::Block;
-                }
-                Err(error) => return m.fail(*error),
+            let Err(wait) = phase_done(w, m, u, i)? else { continue };
+            let me = begin_wait(w, m, u, wait);
+            if let Wait::Mbarrier { slot, offset, .. } = wait {
+                let barrier = m.cta_mut(slot).barriers.get_mut(&offset).expect("just seen");
+                barrier.waiters.push(me);
             }
+            return Ok(Flow::Block);
         }
         m.wait_is_over(w, u.aux);
-        match note_waited(w, m, u, ask, acquired(u.c), true) {
-            Ok(()) => Flow::Next,
-            Err(error) => m.fail(*error),
-        }
+        note_waited(w, m, u, ask, acquired(u.c), true)?;
+        Ok(Flow::Next)
     }
 }
 
-/// The warp waits for a word of global memory; `aux`: the position of its limit, from 1; 0: none.
-fn wait_for_memory<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>, wait: Wait) -> Flow {
+/// A warp waits; `aux`: the position of its limit, from 1; 0: none. Its number.
+fn begin_wait<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>, wait: Wait) -> u32 {
     let me = m.warp_id(w);
     if let Some(limit) = m.program.timeouts.get((u.aux as usize).wrapping_sub(1)) {
         m.bound_wait(me, u.aux, *limit);
     }
     w.wait = wait;
+    me
+}
+
+/// The same for a word of global memory.
+fn wait_for_memory<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>, wait: Wait) -> Step {
+    let me = begin_wait(w, m, u, wait);
     m.memory_waiters.push(me);
-    Flow::Block
+    Ok(Flow::Block)
 }
 
 /// Waits until the low 16 bits of the word of 64 bits at `a` + `imm` are `b`; `d` is the word, `c` the scope's position.
 pub struct WaitForTag;
 impl<H: Hooks> Body<H> for WaitForTag {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         for i in lanes(w.exec & !w.lanes_done) {
             let address = w.read::<u64>(u.a)[i].wrapping_add(u.imm as i64 as u64);
             let tag = w.read::<u32>(u.b)[i];
-            let word = match Global::read::<8, H>(m, w, address) {
-                Ok(bytes) => u64::from_le_bytes(bytes),
-                Err(why) => return denied(m, w, why, "wait", "global", i, address, 8),
-            };
+            let word = Global::read::<8, H>(m, w, address).map(u64::from_le_bytes);
+            let word = word.map_err(|why| denied(m, w, why, "wait", "global", i, address, 8))?;
             if word & 0xffff != u64::from(tag) {
                 return wait_for_memory(w, m, u, Wait::Tag { address, tag });
             }
@@ -650,14 +604,12 @@ impl<H: Hooks> Body<H> for WaitForTag {
             w.set_lane::<u64>(u.d, i, word);
             if H::LISTENS {
                 let (scope, loc) = (Scope::ALL[usize::from(u.c)], m.here());
-                if let Err(error) = m.note(w, Sync::TagWaited { address, scope, loc }) {
-                    return m.fail(*error);
-                }
+                m.note(w, Sync::TagWaited { address, scope, loc })?;
             }
         }
         w.lanes_done = 0;
         m.wait_is_over(w, u.aux);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -666,7 +618,7 @@ impl<H: Hooks> Body<H> for WaitForTag {
 pub struct WaitForWord;
 impl<H: Hooks> Body<H> for WaitForWord {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         for i in lanes(w.exec & !w.lanes_done) {
             let address = w.read::<u64>(u.a)[i].wrapping_add(u.imm as i64 as u64);
             let value = w.read::<u32>(u.b)[i];
@@ -682,34 +634,24 @@ impl<H: Hooks> Body<H> for WaitForWord {
                 }
                 Ok(true)
             };
-            match attempt() {
-                Ok(true) => {
-                    w.lanes_done |= 1 << i;
-                    if H::LISTENS {
-                        let event = Sync::WordWaited {
-                            address,
-                            wait: WordWait {
-                                scope: Scope::ALL[usize::from(u.c >> 1)],
-                                takes: u.c & 1 != 0,
-                                held,
-                                value,
-                            },
-                            loc: m.here(),
-                        };
-                        if let Err(error) = m.note(w, event) {
-                            return m.fail(*error);
-                        }
-                    }
-                }
-                Ok(false) => {
-                    return wait_for_memory(w, m, u, Wait::Global { address, value });
-                }
-                Err(why) => return denied(m, w, why, "wait", "global", i, address, 4),
+            if !attempt().map_err(|why| denied(m, w, why, "wait", "global", i, address, 4))? {
+                return wait_for_memory(w, m, u, Wait::Global { address, value });
+            }
+            w.lanes_done |= 1 << i;
+            if H::LISTENS {
+                let wait = WordWait {
+                    scope: Scope::ALL[usize::from(u.c >> 1)],
+                    takes: u.c & 1 != 0,
+                    held,
+                    value,
+                };
+                let loc = m.here();
+                m.note(w, Sync::WordWaited { address, wait, loc })?;
             }
         }
         w.lanes_done = 0;
         m.wait_is_over(w, u.aux);
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -717,10 +659,8 @@ impl<H: Hooks> Body<H> for WaitForWord {
 pub struct SetRegisters;
 impl<H: Hooks> Body<H> for SetRegisters {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        if let Err(flow) = check_converged(w, m, "setmaxnreg") {
-            return flow;
-        }
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        check_converged(w, "setmaxnreg")?;
         let wanted = u.imm as u32;
         let me = m.warp_id(w);
         let cta = m.cta_mut(w.cta);
@@ -729,16 +669,16 @@ impl<H: Hooks> Body<H> for SetRegisters {
             w.held_registers = wanted;
             let woken = std::mem::take(&mut cta.register_waiters);
             m.ready.extend(woken);
-            return Flow::Next;
+            return Ok(Flow::Next);
         }
         let more = wanted - w.held_registers;
         if cta.free_registers < more {
             cta.register_waiters.push(me);
             w.wait = Wait::Registers { wanted };
-            return Flow::Block;
+            return Ok(Flow::Block);
         }
         cta.free_registers -= more;
         w.held_registers = wanted;
-        Flow::Next
+        Ok(Flow::Next)
     }
 }

@@ -8,7 +8,7 @@ use super::map_bytes::{MAP_BYTES, MapName, decode, encode};
 use super::overwrite;
 use super::shared::CtaSlot;
 use super::tma::{self, Placed};
-use super::uop::{Body, Flow, Uop};
+use super::uop::{Body, Flow, Step, Uop, fail};
 use super::warp::{Warp, lanes};
 use crate::error::{Error, Fault};
 use crate::ptx::launch::{EntryParam, TensorMapSpec};
@@ -70,7 +70,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         let verdict = self.hooks.map_used(w.who(), address);
         self.judge(w, verdict)?;
         if !self.hooks.map_is_own(w.who(), address) {
-            self.tell_of_others(w, pc, address, MAP_BYTES as u32)?;
+            self.check_foreign(w, pc, address, MAP_BYTES as u32)?;
         }
         if !base.is_multiple_of(16) || self.memory.resolve(base, tma::extent(spec)).is_none() {
             let error = execution("a bulk tensor copy through a map whose tensor does not fit where its address says")
@@ -192,7 +192,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
 pub struct ReplaceMapAddress;
 impl<H: Hooks> Body<H> for ReplaceMapAddress {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let (base, new) = (*w.read::<u64>(u.a), *w.read::<u64>(u.b));
         let at = |lane: usize| base[lane].wrapping_add(u.imm as i64 as u64);
         let mut done = m.tell_replaced(w, &base, u.imm, &new);
@@ -200,7 +200,7 @@ impl<H: Hooks> Body<H> for ReplaceMapAddress {
             done = done.and_then(|()| m.replace_address(w, at(lane), new[lane]));
         }
         if H::LISTENS {
-            done = done.and_then(|()| super::mem::tell_of_overwritten(m, w));
+            done = done.and_then(|()| super::mem::check_overwritten(m, w));
             let held = |lane: &usize| m.memory.peek(at(*lane), 8)[..8] == new[*lane].to_le_bytes();
             if done.is_ok()
                 && let Some(lane) = lanes(w.exec).find(|lane| !held(lane))
@@ -209,10 +209,8 @@ impl<H: Hooks> Body<H> for ReplaceMapAddress {
                 done = m.judge(w, Err(overwrite::collision("global", lane, place)));
             }
         }
-        match done {
-            Ok(()) => Flow::Next,
-            Err(error) => m.fail(*error),
-        }
+        done?;
+        Ok(Flow::Next)
     }
 }
 
@@ -220,10 +218,10 @@ impl<H: Hooks> Body<H> for ReplaceMapAddress {
 pub struct LoadMapParameter;
 impl<H: Hooks> Body<H> for LoadMapParameter {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let name = MapName::Parameter(u.aux);
         let Some(spec) = m.map_spec(name) else {
-            return m.fail(Error::internal(format!("parameter {} is no tensor map", u.aux)));
+            return fail(Error::internal(format!("parameter {} is no tensor map", u.aux)));
         };
         let bytes = encode(name, m.parameter_base(w.cta, spec));
         let mut word = [0; 8];
@@ -231,7 +229,7 @@ impl<H: Hooks> Body<H> for LoadMapParameter {
         for lane in lanes(w.exec) {
             w.set_lane::<u64>(u.d, lane, u64::from_le_bytes(word));
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -239,7 +237,7 @@ impl<H: Hooks> Body<H> for LoadMapParameter {
 pub struct FenceMapRelease;
 impl<H: Hooks> Body<H> for FenceMapRelease {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let scope = Scope::ALL[u.imm as usize];
         super::sync::noted(w, m, Sync::MapRelease { scope })
     }
@@ -249,7 +247,7 @@ impl<H: Hooks> Body<H> for FenceMapRelease {
 pub struct FenceMapAcquire;
 impl<H: Hooks> Body<H> for FenceMapAcquire {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let scope = Scope::ALL[usize::from(u.c)];
         let base = *w.read::<u64>(u.a);
         for lane in lanes(w.exec) {
@@ -257,10 +255,8 @@ impl<H: Hooks> Body<H> for FenceMapAcquire {
             let done = m
                 .map_in_memory("fence.proxy.tensormap", address)
                 .and_then(|_| m.note(w, Sync::MapAcquire { address, scope }));
-            if let Err(error) = done {
-                return m.fail(*error);
-            }
+            done?;
         }
-        Flow::Next
+        Ok(Flow::Next)
     }
 }

@@ -7,6 +7,7 @@ use super::check::Hooks;
 use super::machine::Machine;
 use super::row::Lane;
 use super::warp::{Warp, lanes};
+use crate::error::Error;
 use std::marker::PhantomData;
 
 /// What a micro-op does to its warp.
@@ -27,7 +28,16 @@ pub enum Flow {
     Fault,
 }
 
-/// The signature of a body.
+/// What a body does, or what is wrong.
+pub type Step = Result<Flow, Box<Error>>;
+
+/// Stops the run.
+#[cold]
+pub fn fail<T>(error: Error) -> Result<T, Box<Error>> {
+    Err(Box::new(error))
+}
+
+/// The signature of a compiled body.
 pub type OpFn<H> = for<'m> unsafe fn(&mut Warp, &mut Machine<'m, H>, &Uop<H>) -> Flow;
 
 /// A micro-operation. What the operands mean is the body's business.
@@ -51,17 +61,19 @@ impl<H: Hooks> Copy for Uop<H> {}
 
 /// What a micro-op does.
 pub trait Body<H: Hooks>: 'static {
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow;
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step;
 }
 
 fn plain<B: Body<H>, H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-    B::run(w, m, u)
+    let step = B::run(w, m, u);
+    m.flow(step)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 fn avx2<B: Body<H>, H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-    B::run(w, m, u)
+    let step = B::run(w, m, u);
+    m.flow(step)
 }
 
 /// Which compilation of the bodies runs.
@@ -190,7 +202,7 @@ macro_rules! each {
     ($body:ident, $op:ident, $($x:ident: $X:ident),+) => {
         impl<O: $op, H: Hooks> Body<H> for $body<O> {
             #[inline(always)]
-            fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+            fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
                 $( let $x = w.read::<O::$X>(u.$x); )+
                 let mut out = [<<O::D as Lane>::Raw>::default(); 32];
                 let imm = u.imm as u32;
@@ -204,7 +216,7 @@ macro_rules! each {
                     }
                 }
                 w.write::<O::D>(u.d, out);
-                Flow::Next
+                Ok(Flow::Next)
             }
         }
     };
@@ -215,14 +227,14 @@ each!(Each3, Op3, a: A, b: B, c: C);
 
 impl<O: Test, H: Hooks> Body<H> for EachTest<O> {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let (a, b) = (w.read::<O::A>(u.a), w.read::<O::A>(u.b));
         let mut is = [false; 32];
         for i in 0..32 {
             is[i] = O::f(u.imm as u32, O::A::from_raw(a[i]), O::A::from_raw(b[i]));
         }
         w.write_predicate(u.d, pack(&is));
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 

@@ -19,7 +19,7 @@ use super::sparse;
 use super::sync::noted;
 use super::tma::swizzled;
 use super::trace::What;
-use super::uop::{Body, Flow, Uop};
+use super::uop::{Body, Flow, Step, Uop};
 use super::warp::{Wait, Warp};
 use crate::error::{Error, Fault};
 use std::collections::VecDeque;
@@ -409,11 +409,9 @@ impl<H: Hooks> Machine<'_, H> {
 pub struct Wgmma;
 impl<H: Hooks> Body<H> for Wgmma {
     #[inline(never)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
-        match issue(w, m, u.aux, u.imm as u32) {
-            Ok(()) => Flow::Next,
-            Err(error) => m.fail(*error),
-        }
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
+        issue(w, m, u.aux, u.imm as u32)?;
+        Ok(Flow::Next)
     }
 }
 
@@ -499,8 +497,8 @@ fn issue<H: Hooks>(w: &mut Warp, m: &mut Machine<'_, H>, matmul: u32, pc: u32) -
 pub struct WgmmaFence;
 impl<H: Hooks> Body<H> for WgmmaFence {
     #[inline(always)]
-    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
-        Flow::Next
+    fn run(_: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
+        Ok(Flow::Next)
     }
 }
 
@@ -508,9 +506,9 @@ impl<H: Hooks> Body<H> for WgmmaFence {
 pub struct WgmmaCommit;
 impl<H: Hooks> Body<H> for WgmmaCommit {
     #[inline(always)]
-    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, _: &mut Machine<'_, H>, _: &Uop<H>) -> Step {
         w.tensor.committed += 1;
-        Flow::Next
+        Ok(Flow::Next)
     }
 }
 
@@ -519,12 +517,10 @@ impl<H: Hooks> Body<H> for WgmmaCommit {
 pub struct WgmmaWait;
 impl<H: Hooks> Body<H> for WgmmaWait {
     #[inline(always)]
-    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Flow {
+    fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let settled = w.tensor.committed.saturating_sub(u.imm as u64);
         while w.tensor.issued.front().is_some_and(|issued| issued.group < settled) {
-            if let Err(error) = m.execute_oldest(w) {
-                return m.fail(*error);
-            }
+            m.execute_oldest(w)?;
         }
         let (me, own) = (m.warp_id(w), w.index as usize);
         let cta = m.cta_mut(w.cta);
@@ -536,7 +532,7 @@ impl<H: Hooks> Body<H> for WgmmaWait {
         if !complete {
             cta.product_waiters.push(me);
             w.wait = Wait::Products { group: settled };
-            return Flow::Block;
+            return Ok(Flow::Block);
         }
         let woken = std::mem::take(&mut cta.product_waiters);
         m.ready.extend(woken);

@@ -84,7 +84,7 @@ fn shifts_clamp() {
 }
 
 #[test]
-fn logic_permutations_and_products() {
+fn logic_and_permutations() {
     let mut rng = Rng(22);
     for _ in 0..20_000 {
         let (a, b, c) = (rng.bits() as u32, rng.bits() as u32, rng.bits() as u32);

@@ -94,18 +94,6 @@ fn directed(back: f64, exact: f64, bits: u16, rounding: Rounding) -> u16 {
     }
 }
 
-/// `.satfinite` of an f16 result: infinities become ±65504; NaN stays.
-#[inline(always)]
-pub const fn satfinite_f16(x: u16) -> u16 {
-    if x & 0x7fff == 0x7c00 { x - 1 } else { x }
-}
-
-/// `.satfinite` of a bf16 result.
-#[inline(always)]
-pub const fn satfinite_bf16(x: u16) -> u16 {
-    if x & 0x7fff == 0x7f80 { x - 1 } else { x }
-}
-
 /// `cvt.rna.tf32.f32`: half of the last bit added to the magnitude unless infinite or NaN; the low 13 bits cleared.
 #[inline(always)]
 pub const fn f32_to_tf32_rna(x: u32) -> u32 {

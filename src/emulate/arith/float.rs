@@ -270,56 +270,6 @@ pub const fn copysign_f32(sign: u32, magnitude: u32) -> u32 {
     magnitude & 0x7fff_ffff | sign & 0x8000_0000
 }
 
-macro_rules! min_max {
-    ($bits:ty, $signed:ty, $is_nan:ident, $nan:expr, $min:ident, $max:ident, $min_nan:ident, $max_nan:ident) => {
-        /// `min`: the number if one operand is NaN, -0 below +0.
-        #[inline(always)]
-        pub const fn $min(a: $bits, b: $bits) -> $bits {
-            let smaller = if order!($bits, $signed, a) < order!($bits, $signed, b) {
-                a
-            } else {
-                b
-            };
-            let without_b = if $is_nan(b) { a } else { smaller };
-            let both = if $is_nan(a) { b } else { without_b };
-            if $is_nan(a) && $is_nan(b) { $nan } else { both }
-        }
-
-        /// `max`: the number if one operand is NaN, -0 below +0.
-        #[inline(always)]
-        pub const fn $max(a: $bits, b: $bits) -> $bits {
-            let larger = if order!($bits, $signed, a) > order!($bits, $signed, b) {
-                a
-            } else {
-                b
-            };
-            let without_b = if $is_nan(b) { a } else { larger };
-            let both = if $is_nan(a) { b } else { without_b };
-            if $is_nan(a) && $is_nan(b) { $nan } else { both }
-        }
-
-        /// `min.NaN`: NaN if an operand is.
-        #[inline(always)]
-        pub const fn $min_nan(a: $bits, b: $bits) -> $bits {
-            if $is_nan(a) || $is_nan(b) {
-                $nan
-            } else {
-                $min(a, b)
-            }
-        }
-
-        /// `max.NaN`: NaN if an operand is.
-        #[inline(always)]
-        pub const fn $max_nan(a: $bits, b: $bits) -> $bits {
-            if $is_nan(a) || $is_nan(b) {
-                $nan
-            } else {
-                $max(a, b)
-            }
-        }
-    };
-}
-
 /// Sign-magnitude bits as an integer in the same order, -0 below +0.
 macro_rules! order {
     ($bits:ty, $signed:ty, $x:expr) => {{
@@ -328,27 +278,35 @@ macro_rules! order {
     }};
 }
 
-min_max!(
-    u32,
-    i32,
-    is_nan_f32,
-    F32_NAN,
-    min_f32,
-    max_f32,
-    min_nan_f32,
-    max_nan_f32
-);
-min_max!(u16, i16, is_nan_f16, NAN_16, min_f16, max_f16, min_nan_f16, max_nan_f16);
-min_max!(
-    u16,
-    i16,
-    is_nan_bf16,
-    NAN_16,
-    min_bf16,
-    max_bf16,
-    min_nan_bf16,
-    max_nan_bf16
-);
+/// Minima and maxima: the number if one operand is NaN, -0 below +0; of two NaNs what stands behind. And `.NaN`: NaN if an operand is.
+macro_rules! extrema {
+    ($($name:ident $(, $propagates:ident)?: $bits:ty, $signed:ty, $is_nan:ident, a $than:tt b, |$b:ident| $nan:expr;)*) => {$(
+        #[inline(always)]
+        pub const fn $name(a: $bits, $b: $bits) -> $bits {
+            let picked = if order!($bits, $signed, a) $than order!($bits, $signed, $b) { a } else { $b };
+            let without_b = if $is_nan($b) { a } else { picked };
+            let both = if $is_nan(a) { $b } else { without_b };
+            if $is_nan(a) && $is_nan($b) { $nan } else { both }
+        }
+        $(
+            #[inline(always)]
+            pub const fn $propagates(a: $bits, $b: $bits) -> $bits {
+                if $is_nan(a) || $is_nan($b) { $nan } else { $name(a, $b) }
+            }
+        )?
+    )*};
+}
+extrema! {
+    min_f32, min_nan_f32: u32, i32, is_nan_f32, a < b, |b| F32_NAN;
+    max_f32, max_nan_f32: u32, i32, is_nan_f32, a > b, |b| F32_NAN;
+    min_f16, min_nan_f16: u16, i16, is_nan_f16, a < b, |b| NAN_16;
+    max_f16, max_nan_f16: u16, i16, is_nan_f16, a > b, |b| NAN_16;
+    min_bf16, min_nan_bf16: u16, i16, is_nan_bf16, a < b, |b| NAN_16;
+    max_bf16, max_nan_bf16: u16, i16, is_nan_bf16, a > b, |b| NAN_16;
+    // The second of two NaNs, made quiet (the compiled sequence's result).
+    min_f64: u64, i64, is_nan_f64, a < b, |b| b | QUIET_64;
+    max_f64: u64, i64, is_nan_f64, a > b, |b| b | QUIET_64;
+}
 
 /// What `testp` asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -464,40 +422,6 @@ pub const fn neg_f64(a: u64) -> u64 {
 #[inline(always)]
 pub const fn copysign_f64(sign: u64, magnitude: u64) -> u64 {
     magnitude & !SIGN_64 | sign & SIGN_64
-}
-
-/// `min.f64`; of two NaNs the second, made quiet (the compiled sequence's result).
-#[inline(always)]
-pub const fn min_f64(a: u64, b: u64) -> u64 {
-    let smaller = if order!(u64, i64, a) < order!(u64, i64, b) {
-        a
-    } else {
-        b
-    };
-    let without_b = if is_nan_f64(b) { a } else { smaller };
-    let both = if is_nan_f64(a) { b } else { without_b };
-    if is_nan_f64(a) && is_nan_f64(b) {
-        b | QUIET_64
-    } else {
-        both
-    }
-}
-
-/// `max.f64`; of two NaNs the second, made quiet (the compiled sequence's result).
-#[inline(always)]
-pub const fn max_f64(a: u64, b: u64) -> u64 {
-    let larger = if order!(u64, i64, a) > order!(u64, i64, b) {
-        a
-    } else {
-        b
-    };
-    let without_b = if is_nan_f64(b) { a } else { larger };
-    let both = if is_nan_f64(a) { b } else { without_b };
-    if is_nan_f64(a) && is_nan_f64(b) {
-        b | QUIET_64
-    } else {
-        both
-    }
 }
 
 // ------------------------------------------------------------------------------------------------------- f16 and bf16

@@ -17,12 +17,11 @@ const FRACTION: u32 = 0x7f_ffff;
 
 /// A function of the unit, in three steps so that 32 lanes can take each step together.
 trait Function {
-    type Segment: Copy + Default;
+    type Segment: Copy + Default + 'static;
+    const TABLE: &'static [Self::Segment];
 
     /// The operand's segment, its offset `x` in the segment (17 bits) and what [`finish`](Self::finish) wants to know.
     fn locate(bits: u32) -> (u32, u32, u32);
-
-    fn segment(index: u32) -> Self::Segment;
 
     fn finish(bits: u32, note: u32, segment: Self::Segment, x: u32, square: u32) -> u32;
 }
@@ -88,6 +87,7 @@ struct Ex2;
 
 impl Function for Ex2 {
     type Segment = tables::Segment;
+    const TABLE: &'static [Self::Segment] = &tables::EX2;
 
     #[inline(always)]
     fn locate(bits: u32) -> (u32, u32, u32) {
@@ -105,11 +105,6 @@ impl Function for Ex2 {
     }
 
     #[inline(always)]
-    fn segment(index: u32) -> tables::Segment {
-        tables::EX2[index as usize]
-    }
-
-    #[inline(always)]
     fn finish(bits: u32, note: u32, segment: tables::Segment, x: u32, square: u32) -> u32 {
         let Coefficients { c0, c1, c2 } = unpack(segment);
         let sum = (c0 << 13) + c1 * u64::from(x) + c2 * u64::from(square) + 0x77e2;
@@ -124,15 +119,11 @@ struct Rcp;
 
 impl Function for Rcp {
     type Segment = tables::Segment;
+    const TABLE: &'static [Self::Segment] = &tables::RCP;
 
     #[inline(always)]
     fn locate(bits: u32) -> (u32, u32, u32) {
         (bits >> 16 & 127, (bits & 0xffff) << 1, 0)
-    }
-
-    #[inline(always)]
-    fn segment(index: u32) -> tables::Segment {
-        tables::RCP[index as usize]
     }
 
     #[inline(always)]
@@ -165,15 +156,11 @@ struct Rsqrt;
 
 impl Function for Rsqrt {
     type Segment = tables::Segment;
+    const TABLE: &'static [Self::Segment] = &tables::RSQRT;
 
     #[inline(always)]
     fn locate(bits: u32) -> (u32, u32, u32) {
         locate_root(bits)
-    }
-
-    #[inline(always)]
-    fn segment(index: u32) -> tables::Segment {
-        tables::RSQRT[index as usize]
     }
 
     #[inline(always)]
@@ -204,15 +191,11 @@ struct Sqrt;
 
 impl Function for Sqrt {
     type Segment = tables::Segment;
+    const TABLE: &'static [Self::Segment] = &tables::SQRT;
 
     #[inline(always)]
     fn locate(bits: u32) -> (u32, u32, u32) {
         locate_root(bits)
-    }
-
-    #[inline(always)]
-    fn segment(index: u32) -> tables::Segment {
-        tables::SQRT[index as usize]
     }
 
     #[inline(always)]
@@ -235,15 +218,11 @@ struct Lg2;
 
 impl Function for Lg2 {
     type Segment = tables::Segment;
+    const TABLE: &'static [Self::Segment] = &tables::LG2;
 
     #[inline(always)]
     fn locate(bits: u32) -> (u32, u32, u32) {
         (bits >> 17 & 63, bits & 0x1_ffff, 0)
-    }
-
-    #[inline(always)]
-    fn segment(index: u32) -> tables::Segment {
-        tables::LG2[index as usize]
     }
 
     #[inline(always)]
@@ -269,6 +248,7 @@ struct Sine<const IS_COSINE: bool>;
 
 impl<const IS_COSINE: bool> Function for Sine<IS_COSINE> {
     type Segment = tables::Segment;
+    const TABLE: &'static [Self::Segment] = &tables::SIN;
 
     #[inline(always)]
     fn locate(bits: u32) -> (u32, u32, u32) {
@@ -280,11 +260,6 @@ impl<const IS_COSINE: bool> Function for Sine<IS_COSINE> {
         let fraction = turns & FRACTION ^ (FRACTION & 0u32.wrapping_sub(quadrant & 1));
         let operand_sign = if IS_COSINE { 0 } else { bits & SIGN };
         (fraction >> 17, fraction & 0x1_ffff, (quadrant & 2) << 30 ^ operand_sign)
-    }
-
-    #[inline(always)]
-    fn segment(index: u32) -> tables::Segment {
-        tables::SIN[index as usize]
     }
 
     #[inline(always)]
@@ -300,6 +275,7 @@ struct Tanh;
 
 impl Function for Tanh {
     type Segment = (u64, u32, u32);
+    const TABLE: &'static [Self::Segment] = &tables::TANH;
 
     #[inline(always)]
     fn locate(bits: u32) -> (u32, u32, u32) {
@@ -310,11 +286,6 @@ impl Function for Tanh {
             bits >> (6 - u32::from(log_segments)) & 0x1_ffff,
             0,
         )
-    }
-
-    #[inline(always)]
-    fn segment(index: u32) -> Self::Segment {
-        tables::TANH[index as usize]
     }
 
     #[inline(always)]
@@ -332,7 +303,7 @@ impl Function for Tanh {
 #[inline(always)]
 fn unit<F: Function>(bits: u32) -> u32 {
     let (index, x, note) = F::locate(bits);
-    F::finish(bits, note, F::segment(index), x, truncating_square(x))
+    F::finish(bits, note, F::TABLE[index as usize], x, truncating_square(x))
 }
 
 #[inline(always)]
@@ -346,7 +317,7 @@ fn unit_row<F: Function>(bits: &[u32; 32]) -> [u32; 32] {
     }
     let mut segments = [F::Segment::default(); 32];
     for lane in 0..32 {
-        segments[lane] = F::segment(index[lane]);
+        segments[lane] = F::TABLE[index[lane] as usize];
     }
     let mut out = [0; 32];
     for lane in 0..32 {
@@ -725,7 +696,7 @@ pub fn rcp_approx_ftz_f64(x: u64) -> u64 {
             pack_f64(
                 sign,
                 2045 - field,
-                rcp_significand(Rcp::segment(index), x, truncating_square(x)),
+                rcp_significand(Rcp::TABLE[index as usize], x, truncating_square(x)),
             )
         }
     }
@@ -742,7 +713,7 @@ pub fn rsqrt_approx_ftz_f64(x: u64) -> u64 {
         _ => {
             let (index, x, odd_field) = locate_root((field as u32 & 1) << 23 | fraction);
             let exact = fraction == 0 && odd_field == 1;
-            let significand = rsqrt_significand(Rsqrt::segment(index), x, truncating_square(x));
+            let significand = rsqrt_significand(Rsqrt::TABLE[index as usize], x, truncating_square(x));
             pack_f64(
                 0,
                 1022 - ((field - 1023) >> 1),

@@ -10,17 +10,18 @@
 //! * What is done to the memory of another device is known there when its kernel ends.
 //!
 //! One thread runs all clusters of such a kernel, so all of this is one state. Clusters that cannot tell each other are `grid.rs`'s.
-use super::clock::{Clock, Known};
+use super::clock::{Clock, Knowledge, Known};
 use super::race::{Actor, IN_FLIGHT, Kind, Past, Side, conflicts};
 use super::shadow::{Columns, Shadow};
-use super::words::{Teller, Words};
-use super::{Access, Mode, Shape, WordWait};
+use super::words::{Teller, Word, Words};
+use super::{Mode, Shape, Verdict, WordWait};
 use crate::emulate::global;
 use crate::emulate::options::Names;
 use crate::emulate::overwrite::Mask;
 use crate::emulate::shared::CtaSlot;
 use crate::error::{Error, Loc};
 use crate::ptx::modifier::{AtomSem, FenceSem, Scope, StoreSem};
+use arrayvec::ArrayVec;
 use std::sync::Arc;
 
 /// Accesses of a kind that are remembered of a line.
@@ -38,9 +39,18 @@ pub struct Cluster {
 pub struct Member {
     pub actor: Actor,
     pub device: u32,
-    pub cta: CtaSlot,
     /// Its number in the machine.
     pub warp: usize,
+}
+
+/// An access of a warp, as it is held against those of other clusters.
+pub struct Far {
+    who: Member,
+    /// As it is remembered.
+    past: Past,
+    race: Option<(u64, Mask, Past)>,
+    /// To the memory of a device whose kernel has ended.
+    late: Option<(u64, Mask, u32)>,
 }
 
 /// What is known across clusters.
@@ -52,7 +62,7 @@ pub struct Across {
     current: Vec<u32>,
     /// Per warp: what it knew at its last fence of each scope from the cluster's on.
     fences: Vec<[Known; 3]>,
-    pub(super) words: Words,
+    pub words: Words<Word>,
     /// Accesses with their bytes, of which each that has seen an earlier one takes the earlier one's place where whoever knows of the later knows
     /// of the earlier, and races with it if he races with that. So a line has as many as have not heard of each other, and at most [`EACH`] of a
     /// kind: the oldest are forgotten.
@@ -136,28 +146,17 @@ impl Across {
         Member {
             actor: Actor { cluster, component },
             device: self.clusters[cluster as usize].device,
-            cta,
             warp,
         }
     }
 
-    /// An access to bytes of lines by a warp.
-    pub fn access(
-        &mut self,
-        who: Member,
-        side: &Side<'_>,
-        lines: impl Iterator<Item = (u64, Mask)>,
-        access: &Access<'_>,
-    ) -> Result<(), Box<Error>> {
-        let (kind, cluster) = (side.kind, who.actor.cluster);
-        if kind == Kind::Poll {
-            lines.for_each(|(line, mask)| self.poll(line, mask, cluster));
-            return Ok(());
-        }
-        let (epoch, number) = match access.mode {
+    /// An access by a warp begins.
+    pub fn begin(&self, who: Member, side: &Side<'_>, mode: Mode) -> Far {
+        let cluster = who.actor.cluster;
+        let (epoch, number) = match mode {
             Mode::Read => (IN_FLIGHT, self.loads),
-            Mode::Write | Mode::Reduce => (IN_FLIGHT, access.number),
-            Mode::Store(_) | Mode::Atomic(AtomSem::Relaxed | AtomSem::Acquire, _) if kind != Kind::Write => {
+            Mode::Write | Mode::Reduce => (IN_FLIGHT, side.number),
+            Mode::Store(_) | Mode::Atomic(AtomSem::Relaxed | AtomSem::Acquire, _) if side.kind != Kind::Write => {
                 // Whoever learns of it by what a fence before it has told knows of it.
                 let fence = self.fences[who.warp].iter().rev().find_map(|known| known.of(cluster));
                 (
@@ -167,37 +166,75 @@ impl Across {
             }
             Mode::Load(_) | Mode::Store(_) | Mode::Atomic(..) => (side.epoch, 0),
         };
-        let (mut race, mut late) = (None, None);
-        for (line, mask) in lines {
-            if self.shape.devices > 1 {
-                let owner = self.owner(line);
-                if owner != who.device && self.ended[owner as usize].1 {
-                    late.get_or_insert((line, mask, owner));
-                }
-            }
-            match kind {
-                Kind::BulkRead => self.reading.push(line),
-                Kind::Write | Kind::BulkWrite => self.words.overwrite(line, mask),
-                _ => {}
-            }
-            let mine = Past {
-                by: who.actor,
-                epoch,
-                number,
-                ..side.past(mask)
-            };
-            let found = self.hold(line, mine, side.seen, &|| (access.changes)(who.cta, line));
-            race = race.or(found.map(|(hit, other)| (line, hit, other)));
+        let past = Past {
+            by: who.actor,
+            epoch,
+            number,
+            ..side.past(0)
+        };
+        Far {
+            who,
+            past,
+            race: None,
+            late: None,
         }
-        match (race, late) {
+    }
+
+    /// Of it, what it does to bytes of a line: whether anything is new of it, and whether it races.
+    pub fn access(
+        &mut self,
+        far: &mut Far,
+        (line, mask): (u64, Mask),
+        seen: &Clock,
+        changes: &dyn Fn() -> Mask,
+    ) -> (bool, bool) {
+        if self.shape.devices > 1 {
+            let owner = self.owner(line);
+            if owner != far.who.device && self.ended[owner as usize].1 {
+                far.late.get_or_insert((line, mask, owner));
+            }
+        }
+        match far.past.kind {
+            Kind::BulkRead => self.reading.push(line),
+            Kind::Write | Kind::BulkWrite => self.words.overwrite(line, mask),
+            _ => {}
+        }
+        let mine = Past {
+            mask,
+            ..far.past.clone()
+        };
+        let (found, changed) = self.hold(line, mine, seen, changes);
+        let races = found.is_some();
+        if let (None, Some((hit, other))) = (&far.race, found) {
+            far.race = Some((line, hit, other));
+        }
+        (changed, races)
+    }
+
+    /// It has been noted: what is wrong with it.
+    pub fn end(&self, far: Far) -> Verdict {
+        let kind = far.past.kind;
+        match (far.race, far.late) {
             (Some((line, hit, other)), _) => Err(self.race(kind, line, hit, &other)),
             (None, Some((line, mask, owner))) => Err(self.too_late(kind, line, mask, owner)),
             (None, None) => Ok(()),
         }
     }
 
-    /// Notes an access to a line, and finds one of another cluster that it races with: which bytes, and the other.
-    fn hold(&mut self, address: u64, mine: Past, seen: &Clock, changes: &dyn Fn() -> Mask) -> Option<(Mask, Past)> {
+    /// Whether the kernel of any device has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended.iter().any(|(_, has_ended)| *has_ended)
+    }
+
+    /// Notes an access to a line, and finds one of another cluster that it races with: which bytes, and the other. And whether it has noted
+    /// anything but what was there.
+    fn hold(
+        &mut self,
+        address: u64,
+        mine: Past,
+        seen: &Clock,
+        changes: &dyn Fn() -> Mask,
+    ) -> (Option<(Mask, Past)>, bool) {
         let line = self.lines.line(address);
         let (clusters, here) = (&self.clusters, self.lines.others_mut(line));
         let own = mine.by.cluster;
@@ -236,7 +273,7 @@ impl Across {
         }
         if let Some(at) = again {
             here[at].loc = mine.loc;
-            return found;
+            return (found, false);
         }
         if emptied {
             here.retain(|past| past.mask != 0);
@@ -244,7 +281,7 @@ impl Across {
         if let Some(old) = here.iter_mut().find(|it| alike(it)) {
             old.mask |= mine.mask;
             old.loc = mine.loc;
-            return found;
+            return (found, true);
         }
         let shares = |it: &Past| room(it.kind) == room(mine.kind);
         if here.iter().filter(|it| shares(it)).count() >= EACH
@@ -253,12 +290,14 @@ impl Across {
             here.remove(oldest);
         }
         here.push(mine);
-        found
+        (found, true)
     }
 
-    /// Bytes of a line are polled by a cluster.
-    fn poll(&mut self, address: u64, mask: Mask, by: u32) {
-        let Some(line) = self.lines.peek(address) else { return };
+    /// Bytes of a line are polled by a cluster: whether that is news.
+    pub fn poll(&mut self, address: u64, mask: Mask, by: u32) -> bool {
+        let Some(line) = self.lines.peek(address) else {
+            return false;
+        };
         let here = self.lines.others_mut(line);
         let mut parts = vec![];
         for past in here.iter_mut() {
@@ -276,10 +315,12 @@ impl Across {
             part.heard.get_or_insert_default().polled_by.push(by);
             parts.push(part);
         }
-        if !parts.is_empty() {
-            here.retain(|past| past.mask != 0);
-            here.extend(parts);
+        if parts.is_empty() {
+            return false;
         }
+        here.retain(|past| past.mask != 0);
+        here.extend(parts);
+        true
     }
 
     /// Of a line that what is in flight of an actor touches: it is over, as `over` notes.
@@ -330,33 +371,34 @@ impl Across {
         unseen.map_or(Ok(()), |(line, other)| Err(self.ends_unseen(device, line, other)))
     }
 
-    /// Whether anybody has told anything at a word, or waited there.
-    pub fn has_words(&self) -> bool {
-        !self.words.is_empty()
-    }
-
     /// Whether an access of a warp tells something to whoever looks, or is to be remembered as a look.
     pub fn tells(&self, who: Member, mode: Mode) -> bool {
         let releases = mode.signals().is_some_and(|(_, releases)| releases);
         releases || matches!(mode, Mode::Load(_)) || self.fences[who.warp].iter().any(|known| !known.is_empty())
     }
 
-    /// A warp polls, signals or does both at a place, after the access has been noted. True: others may learn what it did until now.
-    pub fn at_word(&mut self, who: Member, clock: &mut Clock, place: (u64, u64), mode: Mode, loc: Loc) -> bool {
-        match mode {
-            Mode::Load(_) => self.words.at(place.0).looked_at = true,
-            Mode::Store(sem) if sem != StoreSem::Weak => self.words.overwrite_at(place.0, place.1),
-            Mode::Store(_) | Mode::Atomic(..) | Mode::Read | Mode::Write | Mode::Reduce => {}
-        }
-        let mut told = false;
-        if let Some((scope, releases)) = mode.signals() {
-            let fences = self.fences[who.warp]
-                .iter()
-                .zip([Scope::Cluster, Scope::Gpu, Scope::Sys]);
-            let fences = fences.filter(|(known, _)| !known.is_empty() && !releases);
-            let mut tell: Vec<(Known, Scope)> = fences.map(|(known, of)| (known.clone(), scope.min(of))).collect();
-            if releases {
-                tell.push((clock.known(who.actor.cluster), scope));
+    /// A warp polls, signals or does both at places, after the access has been noted. True: others may learn what it did until now.
+    pub fn at_words(
+        &mut self,
+        who: Member,
+        clock: &mut Clock,
+        places: impl Iterator<Item = (u64, u64)>,
+        mode: Mode,
+        loc: Loc,
+    ) -> bool {
+        let (signals, looks) = (mode.signals(), mode.looks());
+        let mut tell = ArrayVec::new();
+        for place in places {
+            match mode {
+                Mode::Load(_) => self.words.at(place.0).looked_at = true,
+                Mode::Store(sem) if sem != StoreSem::Weak => self.words.overwrite_at(place.0, place.1),
+                Mode::Store(_) | Mode::Atomic(..) | Mode::Read | Mode::Write | Mode::Reduce => {}
+            }
+            // One snapshot for all places, unless it learns at each.
+            if let Some(signal) = signals
+                && (tell.is_empty() || looks.is_some_and(|(_, acquires)| acquires))
+            {
+                tell = self.signals(who, clock, signal);
             }
             // Of several the widest is the signal.
             for (i, (known, scope)) in tell.iter().enumerate() {
@@ -369,12 +411,25 @@ impl Across {
                 };
                 self.words.tell(place, *scope, by, known);
             }
-            told = !tell.is_empty();
+            if let Some((scope, acquires)) = looks {
+                self.hear(who, clock, place, scope, acquires);
+            }
         }
-        if let Some((scope, acquires)) = mode.looks() {
-            self.hear(who, clock, place, scope, acquires);
+        !tell.is_empty()
+    }
+
+    /// What a warp tells by a signal of a scope, and to whom: what it knows, if it releases, or knew at its last fences.
+    fn signals(&self, who: Member, clock: &Clock, (scope, releases): (Scope, bool)) -> ArrayVec<(Known, Scope), 3> {
+        if releases {
+            return ArrayVec::from_iter([(clock.known(who.actor.cluster), scope)]);
         }
-        told
+        let fences = self.fences[who.warp]
+            .iter()
+            .zip([Scope::Cluster, Scope::Gpu, Scope::Sys]);
+        fences
+            .filter(|(known, _)| !known.is_empty())
+            .map(|(known, of)| (known.clone(), scope.min(of)))
+            .collect()
     }
 
     fn hear(&self, who: Member, clock: &mut Clock, place: (u64, u64), scope: Scope, acquires: bool) {
@@ -383,9 +438,13 @@ impl Across {
             clock.learn(&self.words.heard(place, scope, cluster, device), cluster);
             return;
         }
-        for (polled, of) in clock.polled_mut().iter_mut().zip([Scope::Gpu, Scope::Sys]) {
-            polled.join(&self.words.heard(place, scope.min(of), cluster, device));
+        let [gpu, sys] = clock.polled_mut();
+        let heard = self.words.heard(place, scope.min(Scope::Gpu), cluster, device);
+        match scope {
+            Scope::Sys => sys.join(&self.words.heard(place, scope, cluster, device)),
+            Scope::Cta | Scope::Cluster | Scope::Gpu => sys.join(&heard),
         }
+        gpu.join(&heard);
     }
 
     /// A warp has waited for a word; `takes`: and subtracted what it waited for.
@@ -506,7 +565,7 @@ mod tests {
     impl Across {
         fn by(&mut self, line: u64, mine: Past, has_seen: &[(u32, u32)], changes: Mask) -> Option<(Mask, Past)> {
             let clock = seen(mine.by.cluster, has_seen);
-            self.hold(line, mine, &clock, &|| changes)
+            self.hold(line, mine, &clock, &|| changes).0
         }
         fn len(&mut self, line: u64) -> usize {
             let line = self.lines.line(line);
@@ -604,7 +663,7 @@ mod tests {
     fn a_poll_sees_the_store_that_it_reads() {
         let mut across = across();
         across.by(0, past(0, Kind::Write, 1, 0xff), &[], !0);
-        across.poll(0, 0x0f, 1);
+        assert!(across.poll(0, 0x0f, 1) && !across.poll(0, 0x0f, 1));
         assert!(across.by(0, past(1, Kind::Read, 1, 0x0f), &[], !0).is_none());
         assert!(across.by(0, past(1, Kind::Read, 1, 0x10), &[], !0).is_some());
         assert!(across.by(0, past(2, Kind::Read, 1, 0x01), &[], !0).is_some());

@@ -1,11 +1,12 @@
 //! What hands on what a warp has seen: mbarriers, named barriers, the cluster's barrier, and fences.
-use super::clock::Clock;
+use super::clock::{Clock, Knowledge};
 use super::words::is_wide;
 use super::{Access, Checker, Mode, Sync, Verdict, Who, WordWait};
 use crate::emulate::overwrite::lines_of;
 use crate::emulate::shared::CtaSlot;
 use crate::error::Loc;
 use crate::ptx::modifier::{AtomSem, FenceSem, LoadSem, ProxyFence, Scope};
+use std::iter;
 use std::rc::Rc;
 
 /// A clock that a barrier collects, and the one that it hands on since its last phase.
@@ -188,7 +189,7 @@ impl Checker {
             verdict = self.global_lines(
                 who,
                 &view,
-                lines_of(address, bytes),
+                &mut lines_of(address, bytes),
                 Access::of_word(address, mode, loc),
             );
         }
@@ -197,7 +198,7 @@ impl Checker {
             let clock = Rc::make_mut(&mut self.clocks[id]);
             self.across.iter_mut().for_each(|across| match wait {
                 Some(wait) => across.waited(member, clock, address, wait, loc),
-                None => drop(across.at_word(member, clock, (address, bytes), mode, loc)),
+                None => drop(across.at_words(member, clock, iter::once((address, bytes)), mode, loc)),
             });
         }
         verdict

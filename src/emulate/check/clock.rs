@@ -74,23 +74,6 @@ impl Clock {
         }
     }
 
-    /// Sees what another has seen.
-    pub fn join(&mut self, other: &Clock) {
-        for (mine, theirs) in self.epochs.iter_mut().zip(&other.epochs) {
-            *mine = (*mine).max(*theirs);
-        }
-        if let Some(theirs) = &other.released {
-            let width = self.width();
-            for (mine, theirs) in released_of(&mut self.released, width).iter_mut().zip(theirs) {
-                *mine = (*mine).max(*theirs);
-            }
-        }
-        self.others.join(&other.others);
-        for (mine, theirs) in self.polled.iter_mut().zip(&other.polled) {
-            mine.join(theirs);
-        }
-    }
-
     /// A release fence of tensor maps: what has been seen may be acquired, in this scope and in narrower ones.
     pub fn release_maps(&mut self, scope: Scope) {
         let width = self.width();
@@ -185,6 +168,30 @@ impl Clock {
     }
 }
 
+/// What may be handed on.
+pub trait Knowledge: Clone {
+    /// Adds what another knows.
+    fn join(&mut self, other: &Self);
+}
+
+impl Knowledge for Clock {
+    fn join(&mut self, other: &Clock) {
+        for (mine, theirs) in self.epochs.iter_mut().zip(&other.epochs) {
+            *mine = (*mine).max(*theirs);
+        }
+        if let Some(theirs) = &other.released {
+            let width = self.width();
+            for (mine, theirs) in released_of(&mut self.released, width).iter_mut().zip(theirs) {
+                *mine = (*mine).max(*theirs);
+            }
+        }
+        self.others.join(&other.others);
+        for (mine, theirs) in self.polled.iter_mut().zip(&other.polled) {
+            mine.join(theirs);
+        }
+    }
+}
+
 fn released_of(released: &mut Option<Box<[u32]>>, width: usize) -> &mut [u32] {
     released.get_or_insert_with(|| vec![0; Scope::ALL.len() * width].into())
 }
@@ -205,6 +212,23 @@ fn either(a: &[u32], b: &[u32]) -> Epochs {
     (0..a.len().max(b.len()))
         .map(|i| epoch(a, i).max(epoch(b, i)))
         .collect()
+}
+
+impl Knowledge for Known {
+    fn join(&mut self, other: &Known) {
+        if self.knows(other) {
+            return;
+        }
+        if other.knows(self) {
+            self.0 = other.0.clone();
+            return;
+        }
+        for (cluster, epochs) in other.list() {
+            if !self.covers(*cluster, epochs) {
+                self.add(*cluster, epochs.clone());
+            }
+        }
+    }
 }
 
 impl Known {
@@ -241,22 +265,6 @@ impl Known {
         match list.binary_search_by_key(&cluster, |(number, _)| *number) {
             Err(at) => list.insert(at, (cluster, epochs)),
             Ok(at) => list[at].1 = either(&list[at].1, &epochs),
-        }
-    }
-
-    /// Adds what another knows.
-    pub fn join(&mut self, other: &Known) {
-        if self.knows(other) {
-            return;
-        }
-        if other.knows(self) {
-            self.0 = other.0.clone();
-            return;
-        }
-        for (cluster, epochs) in other.list() {
-            if !self.covers(*cluster, epochs) {
-                self.add(*cluster, epochs.clone());
-            }
         }
     }
 

@@ -286,7 +286,7 @@ pub trait Hooks: 'static {
     }
     /// Whether lanes of the last access of [`Hooks::memory`] may have bytes in common. Right where it says no.
     #[inline(always)]
-    fn lanes_may_meet(&self) -> bool {
+    fn lanes_may_overlap(&self) -> bool {
         false
     }
     /// Whether it wants to know what the last access's atomics did to words ([`Sync::WordAdded`]).

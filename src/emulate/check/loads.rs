@@ -60,7 +60,9 @@ impl Checker {
     /// The async proxy accesses memory for a warp's operation that has inherited `view`.
     pub(super) fn async_access(&mut self, who: Who, view: &Clock, access: Access<'_>) -> Verdict {
         match access.range {
-            Range::Global { address } => self.global_lines(who, view, lines_of(address, access.bytes.into()), access),
+            Range::Global { address } => {
+                self.global_lines(who, view, &mut lines_of(address, access.bytes.into()), access)
+            }
             _ if access.mode != Mode::Read => Ok(()),
             Range::Shared { slot, offset } => {
                 let lines = lines_of(offset.into(), access.bytes.into());
@@ -94,7 +96,7 @@ impl Checker {
                 _ => {}
             }
         }
-        self.told(who, &mine, slot, found)
+        self.verdict(who, &mine, slot, found)
     }
 
     /// A bulk load, or reduction, has been issued by a warp that had seen `view`.

@@ -26,7 +26,7 @@ const BEFORE_THE_END: &str =
     "signal a semaphore of the owner when you are done with its memory, and let the owner wait for it before it ends";
 
 /// What happened, what was expected instead, where, and what to do.
-fn told(what: impl Into<String>, expected: impl Into<String>, got: impl Into<String>, remedy: &str) -> Box<Error> {
+fn finding(what: impl Into<String>, expected: impl Into<String>, got: impl Into<String>, remedy: &str) -> Box<Error> {
     let error = Error::new(Fault::Execution, what).expected(expected);
     Box::new(error.got(got).remedy(remedy))
 }
@@ -193,13 +193,13 @@ impl Checker {
         };
         let what = format!("{verb} {memory} memory that another warp {did}, and nothing orders the two");
         let expected = format!("a barrier between the {it} by {who} (at {}) and this", theirs.loc);
-        told(what, expected, place, &order)
+        finding(what, expected, place, &order)
     }
 
     /// A write to what a wgmma reads that is not known to be complete.
     fn multiplied(&self, by: Who, kind: Kind, slot: CtaSlot, found: &Found, place: String) -> Box<Error> {
         let (verb, who) = (verb(kind), self.warpgroup(found.theirs.by.component, slot, by.cta));
-        told(
+        finding(
             format!("{verb} shared memory that a wgmma of {who} reads, which is not known to be complete"),
             format!("a wait of {who} for the wgmma (at {}) before this", found.theirs.loc),
             place,
@@ -248,7 +248,7 @@ impl Checker {
                 "wait for the whole copy, not only for its reads (`wait_smem_to_gmem(0)`), before its destination is touched; other warps learn of that by a barrier behind the wait"
             }
         };
-        told(what, expected, place, remedy)
+        finding(what, expected, place, remedy)
     }
 
     /// A load that was issued after an asynchronous operation overwrites what that reads.
@@ -262,7 +262,7 @@ impl Checker {
         };
         let what = format!("a bulk load overwrites shared memory that is still read, by {who} in flight");
         let expected = format!("a wait for {who} (at {}) before the load is issued", mine.loc);
-        Box::new(told(what, expected, self.landing(load), remedy).at(load.loc))
+        Box::new(finding(what, expected, self.landing(load), remedy).at(load.loc))
     }
 
     /// A write of a warp that an asynchronous operation may not have seen.
@@ -278,7 +278,7 @@ impl Checker {
             theirs.loc
         );
         match found.lack {
-            Lack::Fence => told(
+            Lack::Fence => finding(
                 format!("{verb} shared memory that the generic proxy wrote"),
                 "fence.proxy.async between the writes and the asynchronous operation",
                 got,
@@ -289,7 +289,7 @@ impl Checker {
                     }
                 },
             ),
-            Lack::Order => told(
+            Lack::Order => finding(
                 format!("{verb} shared memory that the generic proxy writes, and nothing orders the two"),
                 "the write before the operation's issue, with a barrier and fence.proxy.async in between; or after a wait that covers the operation",
                 got,
@@ -308,7 +308,7 @@ impl Checker {
     /// A read of a warp that a bulk load, which comes behind it, may still overtake.
     fn unfenced_read(&self, by: Who, found: &Found) -> Box<Error> {
         let who = self.name(found.theirs.by.component, by.cta);
-        told(
+        finding(
             "a bulk load overwrites shared memory that the generic proxy may still be reading",
             "fence.proxy.async between the read and the arrival, or the barrier, that lets the load begin",
             format!(
@@ -358,11 +358,11 @@ impl Checker {
                 let what = format!(
                     "a `barrier_wait` is missing: what a bulk load (at {load}) fills is read, and nothing has waited for the load"
                 );
-                Box::new(told(what, expected, got, &remedy).at(at))
+                Box::new(finding(what, expected, got, &remedy).at(at))
             }
             false => {
                 let what = "a bulk load overwrites shared memory that is still read, as far as its issuer knows";
-                told(what, expected, got, &remedy)
+                finding(what, expected, got, &remedy)
             }
         }
     }
@@ -452,7 +452,7 @@ impl Checker {
                 "none by this warp, nor by one of its CTA that it has synchronised with",
             ),
         };
-        told(
+        finding(
             "a bulk tensor copy through a tensor map in global memory, which its warp has not acquired as it is now",
             expected,
             got,
@@ -536,7 +536,7 @@ impl Across {
             ),
         };
         let what = format!("{verb} global memory that {did}, and nothing orders the two");
-        told(what, expected, self.place(line, hit), &remedy)
+        finding(what, expected, self.place(line, hit), &remedy)
     }
 
     fn place(&self, line: u64, mask: Mask) -> String {
@@ -554,7 +554,7 @@ impl Across {
         let what = format!("the kernel ends on device {device}, and nothing orders that after {what} by {who}");
         let expected =
             format!("a signal to device {device} after that access (at {at}), and a wait for it there: {GIVEN_BACK}");
-        Box::new(told(what, expected, self.place(line, other.mask), BEFORE_THE_END).at(at))
+        Box::new(finding(what, expected, self.place(line, other.mask), BEFORE_THE_END).at(at))
     }
 
     /// An access to memory of a device whose kernel has ended.
@@ -562,7 +562,7 @@ impl Across {
     pub(super) fn too_late(&self, kind: Kind, line: u64, mask: Mask, owner: u32) -> Box<Error> {
         let what = format!("{} memory of device {owner}, whose kernel has ended", verb(kind));
         let expected = format!("device {owner} to wait for a signal that comes after this: {GIVEN_BACK}");
-        told(what, expected, self.place(line, mask), BEFORE_THE_END)
+        finding(what, expected, self.place(line, mask), BEFORE_THE_END)
     }
 
     /// Who last signalled a word, in words.
@@ -583,7 +583,7 @@ impl Across {
             }
             let (buffer, offset) = global::split(address);
             let (signaller, waiter) = (self.name(signaller), self.name(waiter));
-            let error = told(
+            let error = finding(
                 format!("a semaphore is {value} at the end of the kernel: its waits took less than there were signals"),
                 format!(
                     "as many signals as waits; the last signal was by {signaller} (at {signalled}), the last wait by {waiter} (at {waited})"

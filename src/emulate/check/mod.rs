@@ -32,6 +32,7 @@ mod messages;
 mod race;
 mod shadow;
 mod shared;
+mod versions;
 mod words;
 
 pub use clock::View;
@@ -43,7 +44,7 @@ use crate::error::{Error, Loc};
 use crate::ptx::modifier::{LoadSem, StoreSem};
 use across::{Across, Member};
 use barriers::{Barrier, Fences, Handover};
-use clock::Clock;
+use clock::{Clock, Knowledge};
 use loads::Loads;
 use maps::MapOrder;
 use race::{Actor, Glance, Kind, Side};
@@ -51,7 +52,8 @@ use rustc_hash::FxHashMap;
 use shadow::{Columns, Shadow};
 use std::rc::Rc;
 use std::sync::Arc;
-use words::SharedWords;
+use versions::Versions;
+use words::{SharedWord, Words};
 
 /// The checker.
 pub struct Checker {
@@ -68,15 +70,17 @@ pub struct Checker {
     /// Per cluster: its barrier.
     clusters: Vec<Handover>,
     maps: MapOrder,
+    /// Of lines of global memory.
+    versions: Versions,
     /// Lines of global memory of the bulk stores that have not been waited for, by warp and the store's number.
     stores: FxHashMap<(usize, u64), Vec<u64>>,
     /// Lanes of the last access may have bytes in common; its words are counted.
-    meet: bool,
+    overlap: bool,
     counts: bool,
     /// Bulk loads issued.
     loads: u32,
     /// What goes through words of shared memory that are polled.
-    words: SharedWords,
+    words: Words<SharedWord>,
     /// Across clusters, where they communicate.
     across: Option<Box<Across>>,
 }
@@ -296,11 +300,12 @@ impl Hooks for Checker {
             ctas: (0..shape.clusters * shape.cluster_size).map(cta).collect(),
             clusters: (0..shape.clusters).map(|_| Handover::new(width)).collect(),
             maps: MapOrder::default(),
+            versions: Versions::new(shape.devices),
             stores: FxHashMap::default(),
-            meet: false,
+            overlap: false,
             counts: false,
             loads: 0,
-            words: SharedWords::default(),
+            words: Words::default(),
         }
     }
 
@@ -409,8 +414,8 @@ impl Hooks for Checker {
     }
 
     #[inline(always)]
-    fn lanes_may_meet(&self) -> bool {
-        self.meet
+    fn lanes_may_overlap(&self) -> bool {
+        self.overlap
     }
 
     #[inline(always)]

@@ -1,30 +1,44 @@
 //! What is remembered of a space of memory: who touched each line of 128 bytes, how, and when.
 //!
 //! The shared memory of a CTA is a space, so is what a CTA does to global memory, and what all clusters do to it: each an instance of
-//! [`Shadow`], as a new kind of memory will be. Of a warp's reads of a line, and of its writes, nearly always the last epoch is all that
-//! matters: its [`Cell`]. So it is with the bulk loads that land there, and with each warpgroup's products. What a later epoch leaves of a
-//! cell (bytes that are not touched then), and all else (atomics, flags, peers' accesses, bulk stores in flight), is in the line's list: each of
-//! an actor until it makes one that stands for it.
+//! [`Shadow`], as a new kind of memory will be. Of a warp's reads of a line, of its writes and of its atomics, nearly always the last epoch is
+//! all that matters: its [`Cell`]. So it is with the bulk loads that land there, and with each warpgroup's products. What a later epoch leaves of
+//! a cell (bytes that are not touched then), and all else (flags, peers' accesses, bulk stores in flight), is in the line's list: each of an
+//! actor until it makes one that stands for it.
 //!
 //! Whether all that others of the CTA did to a line has been seen is mostly said by [`Stamps`], without a look at any cell; and that it was
-//! when a warp last touched it in this epoch, and that nothing has happened to the line since, by one number.
+//! when a warp last touched it in this epoch, and that nothing has happened to the line since, by one number: of shared memory the line's own
+//! version, of global memory, which several shadows remember, what [`Versions`](super::versions::Versions) says.
 use super::race::{Actor, IN_FLIGHT, Kind, Lack, Past, Side, conflicts, lack};
+use super::versions::slot;
 use crate::emulate::overwrite::Mask;
 use crate::emulate::row::lanes;
 use crate::error::Loc;
+use crate::ptx::modifier::Scope;
 use rustc_hash::FxHashMap;
 
 /// The last epoch of a column's accesses to a line: its bytes below 64, those above, and the last instruction.
 #[derive(Clone, Copy, Default)]
-struct Cell {
+pub struct Cell {
     halves: [u64; 2],
     epoch: u32,
     loc: Loc,
     /// Of the line, when its actor had seen all that others did to it.
     version: u32,
+    /// Of atomics.
+    scope: Option<Scope>,
 }
 
 impl Cell {
+    fn new(mask: Mask, epoch: u32, loc: Loc, scope: Option<Scope>) -> Cell {
+        Cell {
+            halves: [mask as u64, (mask >> 64) as u64],
+            epoch,
+            loc,
+            version: 0,
+            scope,
+        }
+    }
     #[inline(always)]
     fn mask(&self) -> Mask {
         Mask::from(self.halves[0]) | Mask::from(self.halves[1]) << 64
@@ -33,6 +47,23 @@ impl Cell {
     fn add(&mut self, mask: Mask) {
         self.halves[0] |= mask as u64;
         self.halves[1] |= (mask >> 64) as u64;
+    }
+    /// Whether it has all these bytes.
+    #[inline(always)]
+    pub fn covers(&self, mask: Mask) -> bool {
+        mask & !self.mask() == 0
+    }
+    /// The same of bytes that begin at an address, in one half of its line.
+    #[inline(always)]
+    pub fn covers_at(&self, at: u64, bytes: u32) -> bool {
+        let (half, from) = (self.halves[(at >> 6 & 1) as usize], at & 63);
+        let bits = u64::MAX >> (64 - bytes);
+        from + u64::from(bytes) <= 64 && half >> from & bits == bits
+    }
+    /// Whether it is of an actor's present epoch, and in a scope.
+    #[inline(always)]
+    fn is_of(&self, epoch: u32, scope: Option<Scope>) -> bool {
+        self.epoch == epoch && self.scope == scope
     }
 }
 
@@ -49,7 +80,8 @@ impl Stamps {
     #[inline(always)]
     fn note(&mut self, by: u32, epoch: u32, now: u32) {
         if self.by != by {
-            (self.by, self.before) = (by, self.last);
+            // Who came last may have begun earlier than those before.
+            (self.by, self.before) = (by, self.before.max(self.last));
         }
         (self.epoch, self.last) = (epoch, now);
     }
@@ -58,7 +90,7 @@ impl Stamps {
     fn are_seen(&self, mine: &Side<'_>) -> bool {
         let until = mine.glance.until;
         let is_last_seen = self.by == mine.by.component || self.epoch <= mine.seen.seen()[self.by as usize];
-        self.before <= until && is_last_seen || self.last <= until
+        self.before <= until && (is_last_seen || self.last <= until)
     }
 }
 
@@ -67,14 +99,16 @@ const LOADS: u32 = 1;
 
 #[derive(Default)]
 struct Line {
-    /// Where its cells begin; 0: it has none yet.
+    /// Where its cells begin, and those of its atomics; 0: it has none yet.
     cells: u32,
+    atomics: u32,
     /// Goes on with whatever happens to the line, but for what an actor does again in an epoch.
     version: u32,
-    /// Columns that have a cell: warps that read, warps that wrote, and what acts asynchronously.
+    /// Columns that have a cell: warps that read, warps that wrote, what acts asynchronously, and warps with atomics.
     readers: u32,
     writers: u32,
     asyncs: u32,
+    updaters: u32,
     /// The largest epoch of a bulk load, or reduction.
     landed: u32,
     read: Stamps,
@@ -152,8 +186,31 @@ pub struct Columns {
 }
 
 impl Columns {
-    fn stride(&self) -> usize {
-        (2 * self.warps + 1 + self.warpgroups) as usize
+    /// Cells of a line: each warp's reads, and writes, the loads, each warpgroup's products. Those of atomics come behind, elsewhere.
+    #[inline(always)]
+    fn stride(&self) -> u32 {
+        2 * self.warps + 1 + self.warpgroups
+    }
+
+    /// Where a column's cell of a line is.
+    #[inline(always)]
+    fn place(&self, line: &Line, column: u32) -> usize {
+        match column.checked_sub(self.stride()) {
+            None => (line.cells + column) as usize,
+            Some(warp) => (line.atomics + warp) as usize,
+        }
+    }
+
+    /// The column of a warp's accesses of a kind, if there is one.
+    #[inline(always)]
+    pub fn of(&self, component: u32, kind: Kind) -> Option<u32> {
+        let warp = component - self.first;
+        match kind {
+            Kind::Read => Some(warp),
+            Kind::Write => Some(self.warps + warp),
+            Kind::Atomic(_) => Some(self.stride() + warp),
+            _ => None,
+        }
     }
 }
 
@@ -167,7 +224,30 @@ pub struct Shadow {
     found: [(u64, usize); FOUND],
 }
 
-/// Lines of a large space that need not be looked for, by their addresses' last bits.
+/// Says of a line of a large space what a warp's instruction has left there in this epoch.
+pub struct Repeats<'a> {
+    shadow: &'a Shadow,
+    /// Of the line's cells, or of those of its atomics.
+    place: u32,
+    scope: Option<Scope>,
+    epoch: u32,
+    loc: Loc,
+}
+
+impl Repeats<'_> {
+    /// Its cell, if the line is at hand, and this is its version still.
+    #[inline(always)]
+    pub fn of(&self, address: u64, version: u32) -> Option<&Cell> {
+        let (at, line) = self.shadow.found[slot(address) % FOUND];
+        let head = self.shadow.lines.get(line).filter(|_| at == address)?;
+        let cells = if self.scope.is_some() { head.atomics } else { head.cells };
+        let cell = self.shadow.cells.get((cells + self.place) as usize)?;
+        let is_same = cell.is_of(self.epoch, self.scope) && (cell.loc, cell.version) == (self.loc, version);
+        is_same.then_some(cell)
+    }
+}
+
+/// Lines of a large space that need not be looked for.
 const FOUND: usize = 256;
 const NONE_FOUND: [(u64, usize); FOUND] = [(u64::MAX, 0); FOUND];
 
@@ -177,7 +257,7 @@ impl Shadow {
         Shadow {
             columns,
             lines: (0..lines).map(|_| Line::default()).collect(),
-            cells: vec![Cell::default(); columns.stride()],
+            cells: vec![Cell::default(); columns.stride() as usize],
             index: FxHashMap::default(),
             found: NONE_FOUND,
         }
@@ -195,7 +275,7 @@ impl Shadow {
             }),
             false => self.lines.clear(),
         }
-        self.cells.truncate(self.columns.stride());
+        self.cells.truncate(self.columns.stride() as usize);
         self.index.clear();
         self.found = NONE_FOUND;
     }
@@ -203,7 +283,7 @@ impl Shadow {
     /// The number of a line.
     #[inline(always)]
     pub fn line(&mut self, address: u64) -> usize {
-        let found = &mut self.found[address as usize % FOUND];
+        let found = &mut self.found[slot(address) % FOUND];
         if found.0 != address {
             let next = self.lines.len();
             let line = *self.index.entry(address).or_insert(next);
@@ -235,38 +315,37 @@ impl Shadow {
         &mut self.lines[line].others
     }
 
-    /// A column: whose it is, and of what.
+    /// For accesses of a warp to a large space in an epoch, if those of their kind have cells.
     #[inline(always)]
-    fn column(&self, at: u32) -> (u32, Kind) {
-        let Columns {
-            first,
-            warps,
-            loads,
-            products,
-            ..
-        } = self.columns;
-        match at {
-            _ if at < warps => (first + at, Kind::Read),
-            _ if at < 2 * warps => (first + at - warps, Kind::Write),
-            _ if at == 2 * warps => (loads, Kind::Load),
-            _ => (products + at - 2 * warps - 1, Kind::Product),
-        }
+    pub fn repeats(&self, component: u32, kind: Kind, epoch: u32, loc: Loc) -> Option<Repeats<'_>> {
+        let scope = kind.scope();
+        let column = self.columns.of(component, kind)?;
+        Some(Repeats {
+            shadow: self,
+            place: column - if scope.is_some() { self.columns.stride() } else { 0 },
+            scope,
+            epoch,
+            loc,
+        })
     }
 
-    fn remembered(&self, cell: &Cell, at: u32) -> Past {
-        let (component, kind) = self.column(at);
+    fn cell(&self, line: &Line, column: u32) -> &Cell {
+        &self.cells[self.columns.place(line, column)]
+    }
+
+    /// What a column's cell of a line says.
+    #[inline(always)]
+    fn remembered(&self, line: &Line, column: u32) -> Past {
+        let Columns { first, warps, .. } = self.columns;
+        let cell = self.cell(line, column);
+        let (component, kind) = match column {
+            _ if let Some(scope) = cell.scope => (first + column - self.columns.stride(), Kind::Atomic(scope)),
+            _ if column < warps => (first + column, Kind::Read),
+            _ if column < 2 * warps => (first + column - warps, Kind::Write),
+            _ if column == 2 * warps => (self.columns.loads, Kind::Load),
+            _ => (self.columns.products + column - 2 * warps - 1, Kind::Product),
+        };
         Past::new(Actor::own(component), kind, cell.epoch, cell.loc, cell.mask())
-    }
-
-    /// The column of a warp's reads, or writes.
-    #[inline(always)]
-    fn column_of(&self, mine: &Side<'_>) -> u32 {
-        let column = mine.by.component - self.columns.first;
-        if mine.kind.writes() {
-            self.columns.warps + column
-        } else {
-            column
-        }
     }
 
     /// Whether nothing that others did to a line is unseen, as far as can be said at a glance.
@@ -274,15 +353,45 @@ impl Shadow {
     fn is_quiet(line: &Line, mine: &Side<'_>) -> bool {
         line.landed <= mine.glance.landed
             && !line.foreign
+            && (line.updaters == 0 || mine.kind.scope().is_some())
             && line.wrote.are_seen(mine)
             && (!mine.kind.writes() || line.asyncs <= LOADS && line.read.are_seen(mine))
     }
 
-    /// Lanes of a warp read, or write, bytes that begin `at` so many of the space: those are left of which more than a glance is needed, and
-    /// which have not been noted.
+    /// Lanes of a warp read, write or update bytes that begin `at` so many of the space: those are left of which more than a glance is needed,
+    /// and which have not been noted.
     #[inline(always)]
     pub fn touch(&mut self, at: &[u32; 32], mask: u32, bytes: u32, mine: &Side<'_>) -> u32 {
-        let column = self.column_of(mine);
+        let scope = mine.kind.scope();
+        match self.columns.of(mine.by.component, mine.kind) {
+            None => mask,
+            Some(column) if scope.is_none() => {
+                self.touch_cells(at, mask, bytes, mine, |line| line.cells + column, |_| true)
+            }
+            Some(column) => {
+                let warp = column - self.columns.stride();
+                self.touch_cells(
+                    at,
+                    mask,
+                    bytes,
+                    mine,
+                    |line| line.atomics + warp,
+                    |cell| cell.scope == scope,
+                )
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn touch_cells(
+        &mut self,
+        at: &[u32; 32],
+        mask: u32,
+        bytes: u32,
+        mine: &Side<'_>,
+        place: impl Fn(&Line) -> u32,
+        is_alike: impl Fn(&Cell) -> bool,
+    ) -> u32 {
         let (lines, cells) = (&self.lines[..], &mut self.cells[..]);
         let bits = u64::MAX >> (64 - bytes);
         let mut left = 0;
@@ -292,8 +401,8 @@ impl Shadow {
             }
             let known = (|| {
                 let head = lines.get((at >> 7) as usize)?;
-                let cell = cells.get_mut((head.cells + column) as usize)?;
-                if cell.epoch != mine.epoch || cell.version != head.version {
+                let cell = cells.get_mut(place(head) as usize)?;
+                if cell.epoch != mine.epoch || cell.version != head.version || !is_alike(cell) {
                     return None;
                 }
                 cell.halves[(at >> 6 & 1) as usize] |= bits << (at & 63);
@@ -305,7 +414,7 @@ impl Shadow {
         left
     }
 
-    /// A warp accesses any bytes of a line: with what it races.
+    /// A warp accesses any bytes of a line of shared memory: with what it races.
     #[inline]
     pub fn access(
         &mut self,
@@ -314,36 +423,74 @@ impl Shadow {
         mine: &Side<'_>,
         changes: &dyn Fn() -> Mask,
     ) -> Option<Found> {
-        let column = self.column_of(mine);
-        let is_plain = matches!(mine.kind, Kind::Read | Kind::Write);
         let head = &self.lines[line];
-        let cell = &mut self.cells[(head.cells + column) as usize];
-        if is_plain && cell.epoch == mine.epoch && cell.version == head.version {
-            cell.add(mask);
-            cell.loc = mine.loc;
-            return None;
+        if let Some(column) = self.columns.of(mine.by.component, mine.kind) {
+            let cell = &mut self.cells[self.columns.place(head, column)];
+            if cell.is_of(mine.epoch, mine.kind.scope()) && cell.version == head.version {
+                cell.add(mask);
+                cell.loc = mine.loc;
+                return None;
+            }
         }
         let is_quiet = Shadow::is_quiet(head, mine);
-        let found = match is_quiet {
-            true => None,
-            false => self.find((line, address), mask, mine, changes),
-        };
-        if is_plain {
-            self.note(line, column, mine.epoch, mask, mine.loc);
-            let head = &mut self.lines[line];
-            let stamps = if mine.kind.writes() {
-                &mut head.wrote
-            } else {
-                &mut head.read
-            };
-            stamps.note(mine.by.component, mine.epoch, mine.glance.now);
-            if is_quiet {
-                self.cells[(head.cells + column) as usize].version = head.version;
-            }
-        } else if mine.kind != Kind::Poll {
-            self.remember(line, mine.past(mask));
+        let found = self.look((line, address), mask, mine, changes);
+        self.put(line, mask, mine);
+        if is_quiet {
+            self.mark(line, mine, self.lines[line].version);
         }
         found
+    }
+
+    /// With what an access to bytes of a line races, mostly at a glance: but for what is asynchronous, which comes behind its own warp's, too.
+    #[inline(always)]
+    pub fn look(
+        &self,
+        (line, address): (usize, u64),
+        mask: Mask,
+        mine: &Side<'_>,
+        changes: &dyn Fn() -> Mask,
+    ) -> Option<Found> {
+        match !mine.kind.is_async() && Shadow::is_quiet(&self.lines[line], mine) {
+            true => None,
+            false => self.find((line, address), mask, mine, changes),
+        }
+    }
+
+    /// Notes an access of a warp.
+    #[inline(always)]
+    pub fn put(&mut self, line: usize, mask: Mask, mine: &Side<'_>) {
+        let Some(column) = self.columns.of(mine.by.component, mine.kind) else {
+            if mine.kind != Kind::Poll {
+                self.remember(line, mine.past(mask));
+            }
+            return;
+        };
+        self.note(line, column, Cell::new(mask, mine.epoch, mine.loc, mine.kind.scope()));
+        let head = &mut self.lines[line];
+        let stamps = match mine.kind {
+            Kind::Read => &mut head.read,
+            Kind::Write => &mut head.wrote,
+            _ => return,
+        };
+        stamps.note(mine.by.component, mine.epoch, mine.glance.now);
+    }
+
+    /// Whether a warp's access to bytes of a line is in its cell already.
+    #[inline(always)]
+    pub fn has(&self, line: usize, mask: Mask, mine: &Side<'_>) -> bool {
+        self.columns.of(mine.by.component, mine.kind).is_some_and(|column| {
+            let cell = self.cell(&self.lines[line], column);
+            cell.is_of(mine.epoch, mine.kind.scope()) && cell.covers(mask)
+        })
+    }
+
+    /// A warp that has noted an access need not look at the line again in this epoch, as long as this is the version.
+    #[inline(always)]
+    pub fn mark(&mut self, line: usize, mine: &Side<'_>, version: u32) {
+        if let Some(column) = self.columns.of(mine.by.component, mine.kind) {
+            let at = self.columns.place(&self.lines[line], column);
+            self.cells[at].version = version;
+        }
     }
 
     /// Of what is remembered of a line, that with which an access to these bytes races.
@@ -363,8 +510,10 @@ impl Shadow {
             true => (head.readers, head.asyncs),
             false => (0, head.asyncs & LOADS),
         };
+        // Atomics do not race with each other.
+        let updaters = if mine.kind.scope().is_some() { 0 } else { head.updaters };
         let landed = head.landed <= mine.seen.seen()[loads];
-        if landed && head.writers | readers | asyncs >> 1 == 0 && head.others.is_empty() {
+        if landed && head.writers | readers | updaters | asyncs >> 1 == 0 && head.others.is_empty() {
             return None;
         }
         let mut found = None;
@@ -392,80 +541,90 @@ impl Shadow {
             }
         };
         let mut columns = |present: u32, from: u32| {
-            for column in lanes(present) {
-                let at = from + column as u32;
-                hold(&self.remembered(&self.cells[(head.cells + at) as usize], at));
-            }
+            lanes(present).for_each(|column| hold(&self.remembered(head, from + column as u32)));
         };
         columns(head.writers, warps);
         columns(readers, 0);
         columns(asyncs, 2 * warps);
+        columns(updaters, self.columns.stride());
         head.others.iter().for_each(hold);
         found
     }
 
     /// A column's actor touches bytes of a line in an epoch.
     #[inline(always)]
-    fn note(&mut self, line: usize, column: u32, epoch: u32, mask: Mask, loc: Loc) {
+    fn note(&mut self, line: usize, column: u32, new: Cell) {
         let head = &mut self.lines[line];
-        let warps = self.columns.warps;
+        let (warps, stride) = (self.columns.warps, self.columns.stride());
         let (present, bit) = match column {
             _ if column < warps => (&mut head.readers, column),
             _ if column < 2 * warps => (&mut head.writers, column - warps),
-            _ => (&mut head.asyncs, column - 2 * warps),
+            _ if column < stride => (&mut head.asyncs, column - 2 * warps),
+            _ => (&mut head.updaters, column - stride),
         };
-        let cell = &mut self.cells[(head.cells + column) as usize];
-        if *present >> bit & 1 == 1 && cell.epoch == epoch {
-            cell.add(mask);
-            cell.loc = loc;
+        let old = *present >> bit & 1 == 1;
+        *present |= 1 << bit;
+        let cell = &mut self.cells[self.columns.place(head, column)];
+        if old && cell.is_of(new.epoch, new.scope) {
+            cell.add(new.mask());
+            cell.loc = new.loc;
         } else {
-            let old = *present >> bit & 1 == 1;
-            *present |= 1 << bit;
-            self.turn(line, column, old, epoch, mask, loc);
+            self.turn(line, column, old, new);
         }
     }
 
-    /// Where the cells of a line begin.
+    /// A column's cell of a line, which has one from now on.
     #[inline(always)]
-    fn cells_of(&mut self, line: usize) -> u32 {
-        if self.lines[line].cells == 0 {
-            self.lines[line].cells = self.cells.len() as u32;
-            self.cells
-                .resize(self.cells.len() + self.columns.stride(), Cell::default());
+    fn cell_mut(&mut self, line: usize, column: u32) -> &mut Cell {
+        let (head, columns) = (&mut self.lines[line], self.columns);
+        let (begin, count) = match column < columns.stride() {
+            true => (&mut head.cells, columns.stride()),
+            false => (&mut head.atomics, columns.warps),
+        };
+        if *begin == 0 {
+            *begin = self.cells.len() as u32;
+            self.cells.resize(self.cells.len() + count as usize, Cell::default());
         }
-        self.lines[line].cells
+        &mut self.cells[columns.place(head, column)]
     }
 
     /// The same in a new epoch. `old`: there was one before.
-    fn turn(&mut self, line: usize, column: u32, old: bool, epoch: u32, mask: Mask, loc: Loc) {
-        let at = (self.cells_of(line) + column) as usize;
-        let mut left = self.remembered(&self.cells[at], column);
+    fn turn(&mut self, line: usize, column: u32, old: bool, new: Cell) {
+        let mask = new.mask();
+        self.lines[line].version += 1;
+        let left = if old {
+            self.cell(&self.lines[line], column).mask() & !mask
+        } else {
+            0
+        };
+        if left == 0 && self.lines[line].others.is_empty() && !self.lines[line].foreign {
+            *self.cell_mut(line, column) = new;
+            return;
+        }
+        let left = old.then(|| self.remembered(&self.lines[line], column));
+        *self.cell_mut(line, column) = new;
+        let mine = self.remembered(&self.lines[line], column);
         let others = &mut self.lines[line].others;
         if !others.is_empty() {
             // What it has of the last epoch stands for those before it, too.
-            let covered = mask | if old { left.mask } else { 0 };
+            let covered = mask | left.as_ref().map_or(0, |left| left.mask);
             others.retain_mut(|it| {
-                if it.by == left.by && left.kind.stands_for(it.kind) {
+                if it.by == mine.by && mine.kind.stands_for(it.kind) {
                     it.mask &= !covered;
                 }
                 it.mask != 0
             });
         }
-        left.mask &= !mask;
-        if old && left.mask != 0 {
-            others.push(left);
-        }
+        others.extend(
+            left.map(|left| Past {
+                mask: left.mask & !mask,
+                ..left
+            })
+            .filter(|left| left.mask != 0),
+        );
         if !others.is_empty() || self.lines[line].foreign {
             self.count_foreign(line);
         }
-        let halves = [mask as u64, (mask >> 64) as u64];
-        self.cells[at] = Cell {
-            halves,
-            epoch,
-            loc,
-            version: 0,
-        };
-        self.lines[line].version += 1;
     }
 
     /// An access that has no column.
@@ -499,38 +658,38 @@ impl Shadow {
 
     /// A warpgroup's products of a group read bytes of a line.
     pub fn multiply(&mut self, line: usize, warpgroup: u32, group: u32, mask: Mask, loc: Loc) {
-        self.note(line, 2 * self.columns.warps + 1 + warpgroup, group, mask, loc);
+        self.note(
+            line,
+            2 * self.columns.warps + 1 + warpgroup,
+            Cell::new(mask, group, loc, None),
+        );
     }
 
     /// A bulk load to bytes of a line is issued ([`IN_FLIGHT`]), or lands. Pieces of less than 16 bytes (`st.async`) share them with others and
     /// are not followed.
     pub fn load(&mut self, line: usize, mask: Mask, number: u32, loc: Loc) {
-        let (column, cells) = (2 * self.columns.warps, self.cells_of(line));
-        let (head, cell) = (&mut self.lines[line], &mut self.cells[(cells + column) as usize]);
+        let column = 2 * self.columns.warps;
+        let cell = *self.cell_mut(line, column);
+        let head = &mut self.lines[line];
         if mask == Mask::MAX && number == IN_FLIGHT {
             // Whoever touches the line later comes after this load, and so after those.
             head.others.clear();
-            (head.readers, head.writers, head.asyncs, head.foreign) = (0, 0, LOADS, false);
+            (head.readers, head.writers, head.updaters) = (0, 0, 0);
+            (head.asyncs, head.foreign) = (LOADS, false);
             (head.read, head.wrote) = Default::default();
-            let halves = [u64::MAX; 2];
-            *cell = Cell {
-                halves,
-                epoch: IN_FLIGHT,
-                loc,
-                version: 0,
-            };
         } else if head.asyncs & LOADS == 0 || !head.others.is_empty() || cell.epoch != IN_FLIGHT || cell.mask() != mask
         {
             let mask = whole_chunks(mask);
             if mask != 0 {
-                self.note(line, column, number, mask, loc);
+                self.note(line, column, Cell::new(mask, number, loc, None));
                 self.count_landed(line);
             }
             return;
         }
         // All that is in flight.
-        (cell.epoch, head.landed) = (number, number);
+        head.landed = number;
         head.version += 1;
+        *self.cell_mut(line, column) = Cell::new(mask, number, loc, None);
     }
 
     /// A reduction (`red.async`) of bytes of a line is issued, or lands: as many of the same as there are in flight.
@@ -568,7 +727,7 @@ impl Shadow {
         let head = &self.lines[line];
         let last = match head.asyncs & LOADS {
             0 => 0,
-            _ => self.cells[(head.cells + 2 * self.columns.warps) as usize].epoch,
+            _ => self.cell(head, 2 * self.columns.warps).epoch,
         };
         let listed = head
             .others
@@ -593,7 +752,8 @@ impl Shadow {
             match store.kind {
                 Kind::BulkWrite => {
                     let column = by.component - self.columns.first;
-                    self.note(line, self.columns.warps + column, epoch, store.mask, store.loc);
+                    let cell = Cell::new(store.mask, epoch, store.loc, None);
+                    self.note(line, self.columns.warps + column, cell);
                     self.lines[line].wrote.note(by.component, epoch, now);
                 }
                 kind => {
@@ -615,20 +775,15 @@ impl Shadow {
     /// What the warps with columns last wrote of a line.
     pub fn writes(&self, line: usize) -> Vec<Past> {
         let head = &self.lines[line];
-        let cell = |column: usize| {
-            let at = self.columns.warps + column as u32;
-            self.remembered(&self.cells[(head.cells + at) as usize], at)
-        };
-        let mut writes: Vec<Past> = lanes(head.writers).map(cell).collect();
-        for past in head
-            .others
-            .iter()
-            .filter(|it| it.kind.writes() && it.epoch != IN_FLIGHT)
-        {
+        let cells = |present, from| lanes(present).map(move |column| self.remembered(head, from + column as u32));
+        let mut writes: Vec<Past> = cells(head.writers, self.columns.warps).collect();
+        let is_over = |it: &&Past| it.kind.writes() && it.epoch != IN_FLIGHT;
+        let listed = head.others.iter().filter(is_over).cloned();
+        for past in cells(head.updaters, self.columns.stride()).chain(listed) {
             match writes.iter_mut().find(|it| it.by == past.by) {
-                Some(last) if last.epoch < past.epoch => *last = past.clone(),
+                Some(last) if last.epoch < past.epoch => *last = past,
                 Some(_) => {}
-                None => writes.push(past.clone()),
+                None => writes.push(past),
             }
         }
         writes
@@ -710,9 +865,13 @@ mod tests {
             (0b1111, 0b110)
         );
         shadow.by(1, Kind::Write, 6, 0b111, &nothing);
-        assert_eq!(shadow.others(0).len(), 1, "the last store stands for those before it");
-        shadow.by(1, atomic, 7, 0b1111, &nothing);
-        assert_eq!(shadow.others(0).len(), 1, "an atomic for atomics");
+        assert_eq!(shadow.others(0).len(), 0, "the last store stands for those before it");
+        shadow.by(1, atomic, 7, 0b0111, &nothing);
+        assert_eq!(shadow.others(0).len(), 1, "an atomic for atomics of the same bytes");
+        let cta = Kind::Atomic(Scope::Cta);
+        shadow.by(1, cta, 7, 0b1111, &nothing);
+        assert_eq!(shadow.others(0).len(), 0, "of whichever scope");
+        assert_eq!(shadow.races(Kind::Read, !0, 6), 0b1111);
         // A warp's own accesses are in order, and reads do not race.
         assert_eq!(shadow.by(1, Kind::Write, 8, !0, &nothing), 0);
         shadow.clear();
@@ -752,6 +911,24 @@ mod tests {
         assert!(!touch(&mut shadow, &me(1, true, 6, 9)));
         access(&mut shadow, &me(1, true, 8, 9));
         assert!(touch(&mut shadow, &me(1, true, 8, 9)));
+    }
+
+    /// Of three whose epochs began late, earlier and in between, and who then wrote in that order, somebody has seen the last two alone.
+    #[test]
+    fn who_writes_first_may_have_begun_last() {
+        let (mut shadow, nothing) = (Shadow::new(COLUMNS, 1), Clock::new(6));
+        for (warp, now) in [(0, 5), (1, 3), (2, 4)] {
+            let mut mine = side(warp, Kind::Write, 1, &nothing);
+            mine.glance.now = now;
+            shadow.access((0, 0), 0xf << (4 * warp), &mine, &|| !0);
+        }
+        let mut seen = Clock::new(6);
+        seen.see(1, 1);
+        seen.see(2, 1);
+        let mut mine = side(3, Kind::Read, 1, &seen);
+        (mine.glance.until, mine.glance.now) = (4, 6);
+        let found = shadow.access((0, 0), !0, &mine, &|| !0);
+        assert_eq!(found.map(|found| found.hit), Some(0xf));
     }
 
     #[test]

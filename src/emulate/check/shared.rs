@@ -1,5 +1,5 @@
 //! Warps' accesses to shared memory: their own CTA's, and their peers'.
-use super::clock::Clock;
+use super::clock::{Clock, Knowledge};
 use super::race::{Kind, Side};
 use super::shadow::{Found, worst};
 use super::words::is_wide;
@@ -34,11 +34,11 @@ pub fn bytes_at(offset: u32, bytes: u32) -> Mask {
 
 /// Places that lanes have accessed: whether two may be one.
 #[derive(Default)]
-struct Places([u64; 16]);
+pub struct Places([u64; 16]);
 
 impl Places {
     #[inline(always)]
-    fn add(&mut self, at: u32) -> bool {
+    pub fn add(&mut self, at: u32) -> bool {
         let bit = at.wrapping_mul(0x9e37_79b9) >> 22;
         let word = &mut self.0[bit as usize / 64];
         let before = *word >> (bit % 64) & 1 == 1;
@@ -64,7 +64,7 @@ impl Checker {
         let mine = self.side(who, kind, access.loc, &clock);
         let size = self.shape.smem_bytes;
         let start = addresses[0].wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
-        self.meet = false;
+        self.overlap = false;
         if mask == u32::MAX && start < size && start.wrapping_add(32 * bytes) <= size && is_dense(addresses, bytes) {
             let shadow = &mut self.ctas[who.cta.0 as usize].shared;
             let mut found = None;
@@ -72,21 +72,23 @@ impl Checker {
                 let changes = || (access.changes)(who.cta, line);
                 worst(&mut found, shadow.access((line as usize, line), mask, &mine, &changes));
             }
-            return self.told(who, &mine, who.cta, found);
+            return self.verdict(who, &mine, who.cta, found);
         }
         let mut left = mask;
-        if matches!(kind, Kind::Read | Kind::Write) {
+        let is_atomic = matches!(kind, Kind::Atomic(_));
+        // Atomics are often of one word in all lanes.
+        if matches!(kind, Kind::Read | Kind::Write) || is_atomic && addresses[0] != addresses[31] {
             let mut at = *addresses;
             for at in &mut at {
                 *at = at.wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
             }
             let mut places = Places::default();
-            if kind.writes() {
-                lanes(mask).for_each(|i| self.meet |= places.add(at[i]));
+            if kind == Kind::Write {
+                lanes(mask).for_each(|i| self.overlap |= places.add(at[i]));
             }
             left = self.cta(who.cta).shared.touch(&at, mask, bytes, &mine);
         } else {
-            self.meet = true;
+            self.overlap = true;
         }
         match left {
             0 => Ok(()),
@@ -137,7 +139,7 @@ impl Checker {
             0 => Ok(()),
             _ => self.peer_lanes(who, (addresses, offset, peers), access, mine),
         };
-        self.told(who, mine, who.cta, found).and(peer)
+        self.verdict(who, mine, who.cta, found).and(peer)
     }
 
     /// The same of lanes whose addresses are in peers.
@@ -159,7 +161,7 @@ impl Checker {
             let changes = || (access.changes)(slot, line as u64);
             let shadow = &self.cta(slot).shared;
             let found = shadow.find((line, line as u64), touched, mine, &changes);
-            verdict = verdict.and(self.told(who, mine, slot, found));
+            verdict = verdict.and(self.verdict(who, mine, slot, found));
             self.visit(who, slot);
             if mine.kind.writes() {
                 let id = self.id(who);
@@ -236,7 +238,7 @@ impl Checker {
         }
         for (slot, at) in self.shared_places(who.cta, at) {
             if replaces {
-                self.words.replace(slot, at, bytes);
+                self.words.replace((slot, at, bytes));
             }
             for (clock, wide) in &tell {
                 self.words.tell((slot, at, bytes), who.cta, *wide, clock);
@@ -255,7 +257,7 @@ impl Checker {
 
     /// What becomes of a finding in the shared memory of a CTA.
     #[inline(always)]
-    pub(super) fn told(&self, who: Who, mine: &Side<'_>, slot: CtaSlot, found: Option<Found>) -> Verdict {
+    pub(super) fn verdict(&self, who: Who, mine: &Side<'_>, slot: CtaSlot, found: Option<Found>) -> Verdict {
         match found {
             None => Ok(()),
             Some(found) => Err(self.shared_race(who, mine, slot, &found)),

@@ -4,19 +4,21 @@
 //! "Release and Acquire Patterns"); a store takes the place of what was there. An acquire learns of those releases whose scope
 //! includes it, and which its own includes. The scopes of a CTA and of a cluster count as one.
 //!
-//! Of words of shared memory whole clocks are handed on, within the cluster ([`SharedWords`]); of words of global memory what is known of all
-//! clusters ([`Words`]).
+//! There is one store of them ([`Words`]), over spaces: the CTAs' shared memory, and global memory. At words of shared memory whole clocks are
+//! handed on, within the cluster ([`SharedWord`]); at those of global memory what is known of all clusters ([`Word`]).
 //!
 //! Who waits for a semaphore to be at least `n` learns less: of the signals that it would have waited for under every schedule. The wait may end
 //! without a signal if those that do not come after that one, less what others then have taken, are `n` already. So a wait for too
 //! small a count, or an extra signal, shows even where all signals have come when somebody looks.
-use super::clock::{Clock, Known};
+use super::clock::{Clock, Knowledge, Known};
 use super::race::Actor;
+use super::versions::slot;
 use crate::emulate::overwrite::{Mask, lines_of};
 use crate::emulate::shared::CtaSlot;
 use crate::error::Loc;
 use crate::ptx::modifier::Scope;
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 /// Who may hear of a release.
@@ -69,10 +71,29 @@ struct Take {
 /// Signals, and waits, of a word that are remembered one by one.
 const WINDOW: usize = 32;
 
+/// What was released on a word, by who may hear of it.
+pub struct Told<A, K>(Vec<(A, K)>);
+
+impl<A, K> Default for Told<A, K> {
+    fn default() -> Told<A, K> {
+        Told(vec![])
+    }
+}
+
+impl<A: Copy + PartialEq, K: Knowledge> Told<A, K> {
+    fn keep(&mut self, to: A, known: &K) {
+        match self.0.iter_mut().find(|(audience, _)| *audience == to) {
+            Some((_, told)) => told.join(known),
+            None => self.0.push((to, known.clone())),
+        }
+    }
+}
+
+/// A word of global memory.
 #[derive(Default)]
 pub struct Word {
     /// What the signals told that are not remembered one by one.
-    told: Vec<(Audience, Known)>,
+    told: Told<Audience, Known>,
     /// The others, oldest first, while the word is a counter: only added to, and taken from by waits.
     signals: Vec<Signal>,
     takes: Vec<Take>,
@@ -91,19 +112,12 @@ pub struct Word {
 }
 
 impl Word {
-    fn keep(&mut self, to: Audience, known: &Known) {
-        match self.told.iter_mut().find(|(audience, _)| *audience == to) {
-            Some((_, told)) => told.join(known),
-            None => self.told.push((to, known.clone())),
-        }
-    }
-
     /// It is no counter: its signals are one.
     fn forget_counts(&mut self) {
         (self.is_other, self.count) = (true, None);
         self.takes.clear();
         for signal in std::mem::take(&mut self.signals) {
-            self.keep(signal.to, &signal.known);
+            self.told.keep(signal.to, &signal.known);
         }
     }
 
@@ -111,7 +125,7 @@ impl Word {
     fn forget_oldest(&mut self) {
         let oldest = self.signals.remove(0);
         self.base += oldest.adds;
-        self.keep(oldest.to, &oldest.known);
+        self.told.keep(oldest.to, &oldest.known);
     }
 
     /// Whether the word holds what its signals and waits say.
@@ -147,11 +161,16 @@ impl Word {
     }
 }
 
-/// Words that somebody released on or waited for.
+/// The space of global memory; those of CTAs' shared memory have the CTAs' numbers.
+const GLOBAL: u32 = u32::MAX;
+
+/// Words that somebody released on or waited for, of some spaces.
 #[derive(Default)]
-pub struct Words {
-    /// By address / 128, then by place in the line, in words of 4 bytes.
-    lines: FxHashMap<u64, Vec<(u32, Word)>>,
+pub struct Words<W> {
+    /// By space and address / 128, then by place in the line, in words of 4 bytes.
+    lines: FxHashMap<(u32, u64), Vec<(u32, W)>>,
+    /// A bit of each line's slot.
+    present: [u64; 16],
 }
 
 /// The words of 4 bytes of an access.
@@ -159,56 +178,81 @@ fn words_of(address: u64, bytes: u64) -> impl Iterator<Item = u64> {
     (address >> 2..(address + bytes).div_ceil(4)).map(|word| word << 2)
 }
 
-impl Words {
+/// The line of a word, and its place there.
+fn place(address: u64) -> (u64, u32) {
+    (address >> 7, (address & 127) as u32 >> 2)
+}
+
+impl<W: Default> Words<W> {
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    pub fn get(&self, address: u64) -> Option<&Word> {
-        let words = self.lines.get(&(address >> 7))?;
-        let place = (address & 127) as u32 >> 2;
+    /// Whether there may be a word in the line of an address; right where it says no.
+    #[inline(always)]
+    pub fn may_have(&self, address: u64) -> bool {
+        let slot = slot(address >> 7);
+        self.present[slot / 64 % 16] >> (slot % 64) & 1 == 1
+    }
+
+    fn find(&self, space: u32, address: u64) -> Option<&W> {
+        let (line, place) = place(address);
+        let words = self.lines.get(&(space, line)).filter(|_| self.may_have(address))?;
         words.iter().find(|(at, _)| *at == place).map(|(_, word)| word)
     }
 
-    pub fn at(&mut self, address: u64) -> &mut Word {
-        let words = self.lines.entry(address >> 7).or_default();
-        let place = (address & 127) as u32 >> 2;
+    fn find_mut(&mut self, space: u32, address: u64) -> Option<&mut W> {
+        if !self.may_have(address) {
+            return None;
+        }
+        let (line, place) = place(address);
+        let words = self.lines.get_mut(&(space, line))?;
+        words.iter_mut().find(|(at, _)| *at == place).map(|(_, word)| word)
+    }
+
+    fn entry(&mut self, space: u32, address: u64) -> &mut W {
+        let ((line, place), slot) = (place(address), slot(address >> 7));
+        self.present[slot / 64 % 16] |= 1 << (slot % 64);
+        let words = self.lines.entry((space, line)).or_default();
         let at = words.iter().position(|(at, _)| *at == place).unwrap_or(words.len());
         if at == words.len() {
-            words.push((place, Word::default()));
+            words.push((place, W::default()));
         }
         &mut words[at].1
+    }
+}
+
+impl Words<Word> {
+    pub fn get(&self, address: u64) -> Option<&Word> {
+        self.find(GLOBAL, address)
+    }
+
+    pub fn at(&mut self, address: u64) -> &mut Word {
+        self.entry(GLOBAL, address)
     }
 
     /// All of them, by address.
     pub fn all(&self) -> Vec<(u64, &Word)> {
-        let words = |(line, words): (&u64, &'_ Vec<(u32, Word)>)| -> Vec<u64> {
-            words
-                .iter()
-                .map(|(place, _)| (line << 7) + 4 * u64::from(*place))
-                .collect()
-        };
-        let mut all: Vec<u64> = self.lines.iter().flat_map(words).collect();
-        all.sort_unstable();
-        all.into_iter()
-            .filter_map(|address| self.get(address).map(|word| (address, word)))
-            .collect()
+        let words = self.lines.iter().flat_map(|((_, line), words)| {
+            let address = move |place: u32| (line << 7) + 4 * u64::from(place);
+            words.iter().map(move |(place, word)| (address(*place), word))
+        });
+        let mut all: Vec<(u64, &Word)> = words.collect();
+        all.sort_unstable_by_key(|(address, _)| *address);
+        all
     }
 
     /// Bytes of a line hold what a store left there: nobody learns of older releases.
     pub fn overwrite(&mut self, line: u64, mask: Mask) {
-        if let Some(words) = self.lines.get_mut(&line) {
-            for (place, word) in words {
-                if mask >> (4 * *place) & 0xf != 0 {
-                    *word = Word {
-                        signal: word.signal,
-                        wait: word.wait,
-                        taken: word.taken,
-                        looked_at: word.looked_at,
-                        ..Word::default()
-                    };
-                }
-            }
+        let words = self.lines.get_mut(&(GLOBAL, line)).into_iter().flatten();
+        for (_, word) in words.filter(|(place, _)| mask >> (4 * place) & 0xf != 0) {
+            *word = Word {
+                signal: word.signal,
+                wait: word.wait,
+                taken: word.taken,
+                looked_at: word.looked_at,
+                ..Word::default()
+            };
         }
     }
 
@@ -226,12 +270,12 @@ impl Words {
             let word = self.at(at);
             word.signal = Some((by.actor, by.loc));
             if !by.counts {
-                word.keep(to, known);
+                word.told.keep(to, known);
                 continue;
             }
             if word.is_other || bytes != 4 {
                 word.forget_counts();
-                word.keep(to, known);
+                word.told.keep(to, known);
                 continue;
             }
             let own = known
@@ -253,7 +297,9 @@ impl Words {
 
     /// An atomic that has told something adds to a word that holds `old`; or does something else.
     pub fn added(&mut self, address: u64, old: u32, amount: Option<u32>) {
-        let Some(word) = self.known_at(address) else { return };
+        let Some(word) = self.find_mut(GLOBAL, address) else {
+            return;
+        };
         let amount = amount.filter(|amount| *amount <= i32::MAX as u32);
         if word.signals.len() == 1 && word.count.is_none() {
             word.base = old.into();
@@ -272,21 +318,12 @@ impl Words {
         }
     }
 
-    fn known_at(&mut self, address: u64) -> Option<&mut Word> {
-        let words = self.lines.get_mut(&(address >> 7))?;
-        let place = (address & 127) as u32 >> 2;
-        words.iter_mut().find(|(at, _)| *at == place).map(|(_, word)| word)
-    }
-
     /// What a warp of a cluster learns there in a scope.
     pub fn heard(&self, (address, bytes): (u64, u64), scope: Scope, cluster: u32, device: u32) -> Known {
         let mut heard = Known::default();
-        if self.is_empty() {
-            return heard;
-        }
         for word in words_of(address, bytes).filter_map(|at| self.get(at)) {
             let signals = word.signals.iter().map(|signal| (signal.to, &signal.known));
-            for (to, told) in word.told.iter().map(|(to, told)| (*to, told)).chain(signals) {
+            for (to, told) in word.told.0.iter().map(|(to, told)| (*to, told)).chain(signals) {
                 hear(&mut heard, to, told, scope, cluster, device);
             }
         }
@@ -307,7 +344,7 @@ impl Words {
             return self.heard((address, 4), scope, cluster, device);
         }
         let mut heard = Known::default();
-        for (to, told) in &word.told {
+        for (to, told) in &word.told.0 {
             hear(&mut heard, *to, told, scope, cluster, device);
         }
         for (signal, avoidable) in word.signals.iter().zip(word.avoidable(value, seen)) {
@@ -369,67 +406,44 @@ pub fn is_wide(scope: Scope) -> bool {
     scope != Scope::Cta
 }
 
-/// What warps of a CTA released on a word, to their own CTA or to the cluster.
-struct Told {
-    by: CtaSlot,
-    wide: bool,
-    clock: Clock,
-}
+/// A word of shared memory: what warps of a CTA released there, to their own CTA or (true) to the cluster.
+pub type SharedWord = Told<(CtaSlot, bool), Clock>;
 
-/// A word of 4 bytes: whose shared memory, and which.
-type Place = (CtaSlot, u32);
+/// So many bytes of a CTA's shared memory, from an offset on.
+type Place = (CtaSlot, u32, u32);
 
-#[derive(Default)]
-pub struct SharedWords {
-    words: FxHashMap<Place, Vec<Told>>,
-}
-
-/// The words of an access, and whether it covers them.
-fn words_at(at: u32, bytes: u32) -> (Range<u32>, bool) {
-    (at >> 2..(at + bytes).div_ceil(4), bytes >= 4)
-}
-
-impl SharedWords {
-    pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
-    }
-
+impl Words<SharedWord> {
     /// A cluster begins: nobody has told anything in the shared memory of its CTAs.
     pub fn clear(&mut self, slots: &Range<usize>) {
-        self.words.retain(|(slot, _), _| !slots.contains(&(slot.0 as usize)));
+        self.lines.retain(|(slot, _), _| !slots.contains(&(*slot as usize)));
     }
 
     /// A store: who reads what it leaves there learns of no release before it. (Of a part of a word, who reads the rest does.)
-    pub fn replace(&mut self, slot: CtaSlot, at: u32, bytes: u32) {
-        let (words, whole) = words_at(at, bytes);
-        if whole {
-            words.for_each(|word| drop(self.words.remove(&(slot, word))));
-        }
-    }
-
-    /// A warp of CTA `by` tells what `clock` knows.
-    pub fn tell(&mut self, (slot, at, bytes): (CtaSlot, u32, u32), by: CtaSlot, wide: bool, clock: &Clock) {
-        for word in words_at(at, bytes).0 {
-            let told = self.words.entry((slot, word)).or_default();
-            match told.iter_mut().find(|told| told.by == by && told.wide == wide) {
-                Some(told) => told.clock.join(clock),
-                None => told.push(Told {
-                    by,
-                    wide,
-                    clock: clock.clone(),
-                }),
+    pub fn replace(&mut self, (slot, at, bytes): Place) {
+        for at in words_of(at.into(), bytes.into()).filter(|_| bytes >= 4) {
+            let (line, place) = place(at);
+            if let Entry::Occupied(mut words) = self.lines.entry((slot.0, line)) {
+                words.get_mut().retain(|(at, _)| *at != place);
+                if words.get().is_empty() {
+                    words.remove();
+                }
             }
         }
     }
 
+    /// A warp of CTA `by` tells what `clock` knows.
+    pub fn tell(&mut self, (slot, at, bytes): Place, by: CtaSlot, wide: bool, clock: &Clock) {
+        for at in words_of(at.into(), bytes.into()) {
+            self.entry(slot.0, at).keep((by, wide), clock);
+        }
+    }
+
     /// What a warp of CTA `by` may learn of a place: clocks, and whether it takes a scope beyond the CTA.
-    pub fn heard(&self, (slot, at, bytes): (CtaSlot, u32, u32), by: CtaSlot) -> impl Iterator<Item = (&Clock, bool)> {
-        let told = words_at(at, bytes)
-            .0
-            .filter_map(move |word| self.words.get(&(slot, word)));
-        told.flatten()
-            .filter(move |told| told.by == by || told.wide)
-            .map(move |told| (&told.clock, told.by != by))
+    pub fn heard(&self, (slot, at, bytes): Place, by: CtaSlot) -> impl Iterator<Item = (&Clock, bool)> {
+        let words = words_of(at.into(), bytes.into()).filter_map(move |at| self.find(slot.0, at));
+        let told = words.flat_map(|word| &word.0);
+        told.filter(move |((of, wide), _)| *of == by || *wide)
+            .map(move |((of, _), clock)| (clock, *of != by))
     }
 }
 
@@ -447,7 +461,7 @@ mod tests {
         known
     }
 
-    fn tell(words: &mut Words, place: (u64, u64), scope: Scope, cluster: u32, known: &Known) {
+    fn tell(words: &mut Words<Word>, place: (u64, u64), scope: Scope, cluster: u32, known: &Known) {
         let by = Teller {
             actor: actor(cluster),
             device: 0,
@@ -496,7 +510,7 @@ mod tests {
     }
 
     /// A counter at 0: its value, and whoever tells and waits.
-    struct Counter(Words, u32);
+    struct Counter(Words<Word>, u32);
 
     impl Counter {
         fn signal(&mut self, cluster: u32, amount: u32, of: &[(u32, u32)]) {
@@ -592,7 +606,7 @@ mod tests {
     }
 
     /// The components that a reader hears of with scope CTA, and with a wider one.
-    fn heard_by(words: &SharedWords, at: u32, bytes: u32, by: u32) -> [Vec<usize>; 2] {
+    fn heard_by(words: &Words<SharedWord>, at: u32, bytes: u32, by: u32) -> [Vec<usize>; 2] {
         [false, true].map(|scope| {
             let mut all = Clock::new(4);
             words
@@ -606,7 +620,7 @@ mod tests {
     #[test]
     fn a_word_tells_what_was_released_there_to_whom_its_scope_includes() {
         let (own, peer) = (CtaSlot(0), CtaSlot(1));
-        let mut words = SharedWords::default();
+        let mut words = Words::<SharedWord>::default();
         words.tell((own, 8, 4), own, false, &of(0));
         words.tell((own, 8, 4), own, true, &of(1));
         words.tell((own, 8, 4), peer, false, &of(2));
@@ -620,14 +634,14 @@ mod tests {
     #[test]
     fn a_store_takes_the_place_of_releases_of_its_words() {
         let own = CtaSlot(0);
-        let mut words = SharedWords::default();
+        let mut words = Words::<SharedWord>::default();
         words.tell((own, 0, 8), own, false, &of(0));
-        words.replace(own, 0, 2);
+        words.replace((own, 0, 2));
         assert_eq!(heard_by(&words, 0, 4, 0)[0], [0]);
-        words.replace(own, 0, 4);
+        words.replace((own, 0, 4));
         assert!(heard_by(&words, 0, 4, 0)[0].is_empty());
         assert_eq!(heard_by(&words, 4, 4, 0)[0], [0]);
         words.clear(&(0..1));
-        assert!(heard_by(&words, 4, 4, 0)[0].is_empty() && words.words.is_empty());
+        assert!(heard_by(&words, 4, 4, 0)[0].is_empty() && words.is_empty());
     }
 }

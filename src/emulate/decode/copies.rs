@@ -1,6 +1,6 @@
 //! Copies that go on by themselves: of a few bytes, in bulk, of boxes of tensor maps.
 use super::Hooks;
-use super::decoder::{At, Decoder, List, NONE, no};
+use super::decoder::{At, Decoder, List, NONE, Operands, micro_ops, no};
 use crate::emulate::agents::{self, Bulk, BulkKind, BulkOp};
 use crate::emulate::copies::{ALL_TAKEN, CopyArrive, CopyArriveMore, CopyAsync, CopyCommit, CopyWait, CopyWaitAll};
 use crate::emulate::mem::atom_bytes;
@@ -11,18 +11,6 @@ use crate::ptx::modifier::{BulkWait, *};
 impl<H: Hooks> Decoder<'_, H> {
     pub fn copy_async(&mut self, cache: CopyCache, hint: PrefetchSize, dst: At, src: At, bytes: i64) {
         self.copy_async_partly(cache, hint, dst, src, bytes, ALL_TAKEN);
-    }
-    pub fn copy_async_partly(&mut self, _: CopyCache, _: PrefetchSize, dst: At, src: At, bytes: i64, taken: u16) {
-        self.emit::<CopyAsync>(NONE.at(dst).d(bytes as u16).b(src.0).c(taken).aux(src.1 as u32));
-    }
-    pub fn copy_commit(&mut self) {
-        self.emit::<CopyCommit>(NONE);
-    }
-    pub fn copy_wait(&mut self, n: i64) {
-        self.emit::<CopyWait>(NONE.imm(i32::try_from(n).unwrap_or(i32::MAX)));
-    }
-    pub fn copy_wait_all(&mut self) {
-        self.emit::<CopyWaitAll>(NONE);
     }
     pub fn copy_arrive(&mut self, counted: Counted, addr: At) {
         let one = self.one();
@@ -116,10 +104,14 @@ impl<H: Hooks> Decoder<'_, H> {
             ..of(BulkKind::StoreAsync)
         })
     }
-    pub fn bulk_commit(&mut self) {
-        self.emit::<agents::BulkCommit>(NONE);
-    }
-    pub fn bulk_wait(&mut self, what: BulkWait, n: i64) {
-        self.emit::<agents::BulkWait>(NONE.c((what == BulkWait::Read).into()).imm(n as i32));
-    }
+}
+
+micro_ops! {
+    copy_async_partly(_: CopyCache, _: PrefetchSize, dst: At, src: At, bytes: i64, taken: u16)
+        = CopyAsync { d: bytes as u16, b: src.0, c: taken, aux: src.1 as u32 } at dst;
+    copy_commit() = CopyCommit {};
+    copy_wait(n: i64) = CopyWait { imm: i32::try_from(n).unwrap_or(i32::MAX) };
+    copy_wait_all() = CopyWaitAll {};
+    bulk_commit() = agents::BulkCommit {};
+    bulk_wait(what: BulkWait, n: i64) = agents::BulkWait { c: (what == BulkWait::Read).into(), imm: n as i32 };
 }

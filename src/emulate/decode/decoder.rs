@@ -103,12 +103,12 @@ fn check_asynchronous_registers(flat: &Flat) -> Result<()> {
 /// Operands of a micro-op.
 #[derive(Clone, Copy)]
 pub struct Operands {
-    d: u16,
-    a: u16,
-    b: u16,
-    c: u16,
-    imm: i32,
-    aux: u32,
+    pub d: u16,
+    pub a: u16,
+    pub b: u16,
+    pub c: u16,
+    pub imm: i32,
+    pub aux: u32,
 }
 
 /// None of them: what there is follows, `NONE.d(d).a(a)`.
@@ -136,6 +136,19 @@ impl Operands {
         self.a(a).imm(imm)
     }
 }
+
+/// Methods of rows that become one micro-op: their fields, the body, its operands, and an address where it has one.
+macro_rules! micro_ops {
+    ($($method:ident($($field:tt: $t:ty),*) = $Body:ty { $($name:ident $(: $value:expr)?),* } $(at $addr:ident)?;)+) => {
+        impl<H: Hooks> Decoder<'_, H> {$(
+            #[allow(clippy::needless_update, reason = "a row may have all operands")]
+            pub fn $method(&mut self, $($field: $t),*) {
+                self.emit::<$Body>(Operands { $($name $(: $value)?,)* ..NONE$(.at($addr))? });
+            }
+        )+}
+    };
+}
+pub(super) use micro_ops;
 
 /// An address: the row of its base, and what is added.
 pub type At = (u16, i32);

@@ -1,6 +1,6 @@
 //! Loads and stores, cache policies, and what of memory has no effect here.
 use super::Hooks;
-use super::decoder::{At, Decoder, List, NONE, no};
+use super::decoder::{At, Decoder, List, NONE, Operands, micro_ops, no};
 use crate::emulate::cache_policy::{DISCARDED, OfLines, PolicyOfFraction, PolicyOfRange};
 use crate::emulate::control::Nothing;
 use crate::emulate::mem::{
@@ -140,23 +140,9 @@ impl<H: Hooks> Decoder<'_, H> {
         self.emit::<Stmatrix>(o);
     }
 
-    pub fn create_policy_fraction(&mut self, priority: PolicyPriority, _: PolicyOthers, d: u16, fraction: u16) {
-        self.emit::<PolicyOfFraction>(NONE.d(d).a(fraction).imm(priority as i32));
-    }
     pub fn create_policy(&mut self, priority: PolicyPriority, others: PolicyOthers, d: u16) {
         let all = self.constant(1f32.to_bits().into(), false);
         self.create_policy_fraction(priority, others, d, all);
-    }
-    pub fn create_policy_range(
-        &mut self,
-        priority: PolicyPriority,
-        _: PolicyOthers,
-        d: u16,
-        _: At,
-        primary: u16,
-        total: u16,
-    ) {
-        self.emit::<PolicyOfRange>(NONE.d(d).b(primary).c(total).imm(priority as i32));
     }
     pub fn discard(&mut self, addr: At) -> Result<()> {
         self.emit::<OfLines>(NONE.at(addr));
@@ -167,21 +153,16 @@ impl<H: Hooks> Decoder<'_, H> {
         }
         Ok(())
     }
+}
 
-    /// What has no effect in the emulator.
-    pub fn nothing(&mut self) {
-        self.emit::<Nothing>(NONE);
-    }
-    pub fn prefetch(&mut self, _: PrefetchLevel, _: At) {
-        self.nothing();
-    }
-    pub fn prefetch_uniform(&mut self, _: At) {
-        self.nothing();
-    }
-    pub fn apply_priority(&mut self, _: At) {
-        self.nothing();
-    }
-    pub fn prefetch_tensormap(&mut self, _: u16) {
-        self.nothing();
-    }
+micro_ops! {
+    create_policy_fraction(priority: PolicyPriority, _: PolicyOthers, d: u16, fraction: u16)
+        = PolicyOfFraction { d, a: fraction, imm: priority as i32 };
+    create_policy_range(priority: PolicyPriority, _: PolicyOthers, d: u16, _: At, primary: u16, total: u16)
+        = PolicyOfRange { d, b: primary, c: total, imm: priority as i32 };
+    // What has no effect in the emulator.
+    prefetch(_: PrefetchLevel, _: At) = Nothing {};
+    prefetch_uniform(_: At) = Nothing {};
+    apply_priority(_: At) = Nothing {};
+    prefetch_tensormap(_: u16) = Nothing {};
 }

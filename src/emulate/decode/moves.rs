@@ -1,6 +1,6 @@
 //! Moves: between registers, of special registers and parameters, of parts of registers.
 use super::Hooks;
-use super::decoder::{Decoder, List, NONE, no};
+use super::decoder::{Decoder, List, NONE, Operands, micro_ops, no};
 use crate::emulate::control::*;
 use crate::emulate::global::param_address;
 use crate::emulate::ops::Copy;
@@ -20,15 +20,6 @@ impl<H: Hooks> Decoder<'_, H> {
             Some(set) if is_constant => set.d = d,
             _ => self.emit::<MovePredicate>(NONE.d(d).a(a)),
         }
-    }
-    pub fn mov_special32(&mut self, reg: SpecialReg32, d: u16) {
-        self.emit::<Special32>(NONE.d(d).imm(reg as i32));
-    }
-    pub fn mov_special64(&mut self, _: SpecialReg64, d: u16) {
-        self.emit::<Clock64>(NONE.d(d));
-    }
-    pub fn mov_special_pred(&mut self, SpecialPred::IsExplicitCluster: SpecialPred, d: u16) {
-        self.emit::<IsCluster>(NONE.d(d));
     }
     pub fn mov_smem_base(&mut self, d: u16) {
         let a = self.constant(SMEM_BASE.into(), false);
@@ -108,10 +99,14 @@ impl<H: Hooks> Decoder<'_, H> {
     pub fn mapa(&mut self, d: u16, a: u16, rank: u16) {
         self.op2::<MapAddress>(d, a, rank, 0);
     }
-    pub fn getctarank(&mut self, d: u16, a: u16) {
-        self.emit::<CtaRank>(NONE.d(d).a(a));
-    }
     pub fn selp(&mut self, ty: BitType, d: u16, a: u16, b: u16, p: u16) {
         by!(row ty, T => self.emit::<Select<T>>(NONE.d(d).a(a).b(b).c(p)));
     }
+}
+
+micro_ops! {
+    mov_special32(reg: SpecialReg32, d: u16) = Special32 { d, imm: reg as i32 };
+    mov_special64(_: SpecialReg64, d: u16) = Clock64 { d };
+    mov_special_pred(_: SpecialPred, d: u16) = IsCluster { d };
+    getctarank(d: u16, a: u16) = CtaRank { d, a };
 }

@@ -1,6 +1,6 @@
 //! Products of tensor cores: a warpgroup's, and a warp's own.
 use super::Hooks;
-use super::decoder::{Decoder, List, NONE, no};
+use super::decoder::{Decoder, List, NONE, Operands, micro_ops, no};
 use crate::emulate::arith::convert::Fp8;
 use crate::emulate::arith::float::Rounding;
 use crate::emulate::arith::mma_sync::{Arithmetic, BitJoin, LaneHas, QuadTypes, Sparsity};
@@ -151,15 +151,6 @@ impl<H: Hooks> Decoder<'_, H> {
         self.emit::<Wgmma>(o);
         Ok(())
     }
-    pub fn wgmma_fence(&mut self, _: List) {
-        self.emit::<wgmma::WgmmaFence>(NONE);
-    }
-    pub fn wgmma_commit(&mut self) {
-        self.emit::<wgmma::WgmmaCommit>(NONE);
-    }
-    pub fn wgmma_wait(&mut self, n: i64, _: List) {
-        self.emit::<wgmma::WgmmaWait>(NONE.imm(n as i32));
-    }
 }
 
 /// What is computed of these types.
@@ -295,4 +286,10 @@ impl<H: Hooks> Decoder<'_, H> {
         self.mma(product, d, a, b, c);
         Ok(())
     }
+}
+
+micro_ops! {
+    wgmma_fence(_: List) = wgmma::WgmmaFence {};
+    wgmma_commit() = wgmma::WgmmaCommit {};
+    wgmma_wait(n: i64, _: List) = wgmma::WgmmaWait { imm: n as i32 };
 }

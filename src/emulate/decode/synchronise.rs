@@ -1,6 +1,7 @@
 //! Barriers, fences, mbarriers, and waits for words of memory.
 use super::Hooks;
-use super::decoder::{At, Decoder, NONE};
+use super::decoder::{At, Decoder, NONE, Operands, micro_ops};
+use crate::emulate::control::Nothing;
 use crate::emulate::sync::{self, *};
 use crate::emulate::tensor_maps::{FenceMapAcquire, FenceMapRelease, ReplaceMapAddress};
 use crate::emulate::uop::Body;
@@ -9,6 +10,20 @@ use crate::ptx::modifier::{MbarrierAsk, *};
 /// The position of a scope, from 1; 0: nothing.
 fn position(scope: Option<Scope>) -> u16 {
     scope.map_or(0, |scope| scope as u16 + 1)
+}
+
+fn wide(release: Release) -> u16 {
+    match release {
+        Release::Cta => 0,
+        Release::Cluster => WIDE,
+    }
+}
+
+fn transaction(op: TxOp) -> u16 {
+    match op {
+        TxOp::Expect => EXPECT,
+        TxOp::Complete => COMPLETE,
+    }
 }
 
 /// What a wait acquires.
@@ -34,6 +49,16 @@ fn arrival(op: MbarrierOp, sem: ArriveSem) -> u16 {
     drops | order
 }
 
+/// What a question acquires, for the phase of a parity, or of a state.
+fn asked(sem: AskSem, of_state: bool) -> u16 {
+    let scope = position(match sem {
+        AskSem::Default | AskSem::AcquireCta => Some(Scope::Cta),
+        AskSem::AcquireCluster => Some(Scope::Cluster),
+        AskSem::RelaxedCta | AskSem::RelaxedCluster => None,
+    });
+    u16::from(of_state) | scope << 1
+}
+
 fn red_code(op: BarRedOp) -> i32 {
     match op {
         BarRedOp::And => RED_AND,
@@ -45,12 +70,6 @@ fn red_code(op: BarRedOp) -> i32 {
 impl<H: Hooks> Decoder<'_, H> {
     fn threads(&mut self) -> u16 {
         self.constant(self.flat.launch.block.into(), false)
-    }
-    pub fn bar_sync(&mut self, id: u16, threads: u16) {
-        self.emit::<NamedBarrier>(NONE.a(id).b(threads).imm(1));
-    }
-    pub fn bar_arrive(&mut self, id: u16, threads: u16) {
-        self.emit::<NamedBarrier>(NONE.a(id).b(threads));
     }
     pub fn bar_sync_all(&mut self, id: u16) {
         let all = self.threads();
@@ -83,31 +102,10 @@ impl<H: Hooks> Decoder<'_, H> {
         let all = self.threads();
         self.reduce_at_barrier(red_code(op), d, id, all, negated, p);
     }
-    fn arrive_at_cluster(&mut self, sem: ClusterArriveSem, flags: i32) {
-        self.emit::<ClusterArrive>(NONE.imm(i32::from(sem == ClusterArriveSem::Release) | flags));
-    }
-    pub fn cluster_arrive(&mut self, sem: ClusterArriveSem) {
-        self.arrive_at_cluster(sem, 0);
-    }
-    pub fn cluster_arrive_apart(&mut self, sem: ClusterArriveSem) {
-        self.arrive_at_cluster(sem, APART);
-    }
-    pub fn cluster_wait(&mut self) {
-        self.emit::<ClusterWait>(NONE);
-    }
-    pub fn cluster_wait_apart(&mut self) {
-        self.emit::<ClusterWait>(NONE.imm(APART));
-    }
-    pub fn grid_dep(&mut self, _: GridDep) {
-        self.nothing();
-    }
 }
 
 /// Fences, and tensor maps that are written.
 impl<H: Hooks> Decoder<'_, H> {
-    pub fn fence(&mut self, sem: FenceSem, scope: Scope) {
-        self.emit::<Fence>(NONE.imm((sem as i32) << 8 | scope as i32));
-    }
     pub fn fence_shared(&mut self, sem: SharedFence) {
         // What it leaves out of global memory is not told apart.
         let sem = match sem {
@@ -115,21 +113,6 @@ impl<H: Hooks> Decoder<'_, H> {
             SharedFence::Acquire => FenceSem::Acquire,
         };
         self.fence(sem, Scope::Cluster);
-    }
-    pub fn fence_proxy(&mut self, proxy: ProxyFence) {
-        self.emit::<FenceProxy>(NONE.imm(proxy as i32));
-    }
-    pub fn fence_mbarrier_init(&mut self) {
-        self.emit::<FenceMbarrierInit>(NONE);
-    }
-    pub fn fence_map_release(&mut self, scope: Scope) {
-        self.emit::<FenceMapRelease>(NONE.imm(scope as i32));
-    }
-    pub fn fence_map_acquire(&mut self, scope: Scope, addr: At) {
-        self.emit::<FenceMapAcquire>(NONE.at(addr).c(scope as u16));
-    }
-    pub fn replace_map_address(&mut self, addr: At, new: u16) {
-        self.emit::<ReplaceMapAddress>(NONE.at(addr).b(new));
     }
 }
 
@@ -141,99 +124,18 @@ impl<H: Hooks> Decoder<'_, H> {
     pub fn one(&mut self) -> u16 {
         self.constant(1, false)
     }
-    pub fn mbarrier_init(&mut self, addr: At, count: u16) {
-        self.mbarrier::<MbarrierInit>(addr, count, 0);
-    }
-    pub fn mbarrier_inval(&mut self, addr: At) {
-        let zero = self.constant(0, false);
-        self.mbarrier::<MbarrierInvalidate>(addr, zero, 0);
-    }
-    pub fn mbarrier_arrive(&mut self, addr: At, count: u16) {
-        self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE);
-    }
-    pub fn mbarrier_arrive_cluster(&mut self, release: Release, addr: At, count: u16) {
-        let wide = match release {
-            Release::Cta => 0,
-            Release::Cluster => WIDE,
-        };
-        self.mbarrier::<MbarrierArrive>(addr, count, ARRIVE | wide);
-    }
-    pub fn mbarrier_arrive_expect_tx(&mut self, addr: At, bytes: u16) {
-        self.mbarrier::<MbarrierArrive>(addr, bytes, ARRIVE_EXPECT);
-    }
-    pub fn mbarrier_arrive_expect_tx_cluster(&mut self, addr: At, bytes: u16) {
-        self.mbarrier::<MbarrierArrive>(addr, bytes, ARRIVE_EXPECT | WIDE);
-    }
-    pub fn mbarrier_expect_tx(&mut self, addr: At, bytes: u16) {
-        self.mbarrier::<MbarrierArrive>(addr, bytes, EXPECT);
-    }
-    pub fn mbarrier_test(&mut self, d: u16, addr: At, parity: u16) {
-        self.emit::<MbarrierTest>(NONE.at(addr).d(d).b(parity));
-    }
-
-    fn mbarrier_change(&mut self, c: u16, state: u16, addr: At, value: u16) {
-        self.emit::<MbarrierChange>(NONE.at(addr).d(state).b(value).c(c));
-    }
-    pub fn mbarrier_count(&mut self, op: MbarrierOp, sem: ArriveSem, _: BarrierSpace, addr: At, count: u16) {
-        self.mbarrier_change(ARRIVE | arrival(op, sem), NO_STATE, addr, count);
-    }
-    pub fn mbarrier_one(&mut self, op: MbarrierOp, sem: ArriveSem, _: BarrierSpace, addr: At) {
+    pub fn mbarrier_one(&mut self, op: MbarrierOp, sem: ArriveSem, space: BarrierSpace, addr: At) {
         let one = self.one();
-        self.mbarrier_change(ARRIVE | arrival(op, sem), NO_STATE, addr, one);
-    }
-    pub fn mbarrier_one_expect_tx(&mut self, op: MbarrierOp, sem: ArriveSem, _: BarrierSpace, addr: At, bytes: u16) {
-        self.mbarrier_change(ARRIVE_EXPECT | arrival(op, sem), NO_STATE, addr, bytes);
-    }
-    pub fn mbarrier_count_state(&mut self, op: MbarrierOp, sem: ArriveSem, state: u16, addr: At, count: u16) {
-        self.mbarrier_change(ARRIVE | arrival(op, sem), state, addr, count);
+        self.mbarrier_count(op, sem, space, addr, one);
     }
     pub fn mbarrier_one_state(&mut self, op: MbarrierOp, sem: ArriveSem, state: u16, addr: At) {
         let one = self.one();
-        self.mbarrier_change(ARRIVE | arrival(op, sem), state, addr, one);
-    }
-    pub fn mbarrier_expect_tx_state(&mut self, op: MbarrierOp, sem: ArriveSem, state: u16, addr: At, bytes: u16) {
-        self.mbarrier_change(ARRIVE_EXPECT | arrival(op, sem), state, addr, bytes);
-    }
-    pub fn mbarrier_no_complete(&mut self, op: MbarrierOp, sem: ArriveSem, state: u16, addr: At, count: u16) {
-        self.mbarrier_change(ARRIVE | NO_COMPLETE | arrival(op, sem), state, addr, count);
-    }
-    pub fn mbarrier_tx(&mut self, op: TxOp, _: TxScope, _: BarrierSpace, addr: At, bytes: u16) {
-        let what = match op {
-            TxOp::Expect => EXPECT,
-            TxOp::Complete => COMPLETE,
-        };
-        self.mbarrier_change(what, NO_STATE, addr, bytes);
-    }
-
-    /// Of the phase of a parity, or of a state.
-    fn ask(&mut self, sem: AskSem, d: u16, addr: At, phase: u16, of_state: bool) {
-        let scope = position(match sem {
-            AskSem::Default | AskSem::AcquireCta => Some(Scope::Cta),
-            AskSem::AcquireCluster => Some(Scope::Cluster),
-            AskSem::RelaxedCta | AskSem::RelaxedCluster => None,
-        });
-        let c = u16::from(of_state) | scope << 1;
-        self.emit::<sync::MbarrierAsk>(NONE.at(addr).d(d).b(phase).c(c));
-    }
-    pub fn mbarrier_ask(&mut self, _: MbarrierAsk, sem: AskSem, d: u16, addr: At, state: u16) {
-        self.ask(sem, d, addr, state, true);
-    }
-    pub fn mbarrier_ask_parity(&mut self, _: MbarrierAsk, sem: AskSem, d: u16, addr: At, parity: u16) {
-        self.ask(sem, d, addr, parity, false);
-    }
-    pub fn mbarrier_try_for(&mut self, sem: AskSem, d: u16, addr: At, state: u16, _: u16) {
-        self.ask(sem, d, addr, state, true);
-    }
-    pub fn mbarrier_try_parity_for(&mut self, sem: AskSem, d: u16, addr: At, parity: u16, _: u16) {
-        self.ask(sem, d, addr, parity, false);
+        self.mbarrier_count_state(op, sem, state, addr, one);
     }
 }
 
 /// Waits.
 impl<H: Hooks> Decoder<'_, H> {
-    pub fn mbarrier_wait(&mut self, acquire: Acquire, _: Suspend, addr: At, parity: u16) {
-        self.mbarrier::<MbarrierWait>(addr, parity, acquired(acquire));
-    }
     pub fn mbarrier_wait_for(&mut self, acquire: Acquire, ok: u16, addr: At, parity: u16, _: i64, ns: i64) {
         self.mbarrier::<MbarrierWait>(addr, parity, acquired(acquire));
         self.bounded(ok, ns);
@@ -264,4 +166,47 @@ impl<H: Hooks> Decoder<'_, H> {
         self.wait_and_subtract(scope, addr, value);
         self.bounded(ok, ns);
     }
+}
+
+micro_ops! {
+    bar_sync(id: u16, threads: u16) = NamedBarrier { a: id, b: threads, imm: 1 };
+    bar_arrive(id: u16, threads: u16) = NamedBarrier { a: id, b: threads };
+    cluster_arrive(sem: ClusterArriveSem) = ClusterArrive { imm: (sem == ClusterArriveSem::Release).into() };
+    cluster_arrive_apart(sem: ClusterArriveSem) = ClusterArrive { imm: i32::from(sem == ClusterArriveSem::Release) | APART };
+    cluster_wait() = ClusterWait {};
+    cluster_wait_apart() = ClusterWait { imm: APART };
+    grid_dep(_: GridDep) = Nothing {};
+    fence(sem: FenceSem, scope: Scope) = Fence { imm: (sem as i32) << 8 | scope as i32 };
+    fence_proxy(proxy: ProxyFence) = FenceProxy { imm: proxy as i32 };
+    fence_mbarrier_init() = FenceMbarrierInit {};
+    fence_map_release(scope: Scope) = FenceMapRelease { imm: scope as i32 };
+    fence_map_acquire(scope: Scope, addr: At) = FenceMapAcquire { c: scope as u16 } at addr;
+    replace_map_address(addr: At, new: u16) = ReplaceMapAddress { b: new } at addr;
+    mbarrier_test(d: u16, addr: At, parity: u16) = MbarrierTest { d, b: parity } at addr;
+    mbarrier_init(addr: At, count: u16) = MbarrierInit { b: count } at addr;
+    mbarrier_inval(addr: At) = MbarrierInvalidate {} at addr;
+    mbarrier_arrive(addr: At, count: u16) = MbarrierArrive { b: count, c: ARRIVE } at addr;
+    mbarrier_arrive_cluster(release: Release, addr: At, count: u16) = MbarrierArrive { b: count, c: ARRIVE | wide(release) } at addr;
+    mbarrier_arrive_expect_tx(addr: At, bytes: u16) = MbarrierArrive { b: bytes, c: ARRIVE_EXPECT } at addr;
+    mbarrier_arrive_expect_tx_cluster(addr: At, bytes: u16) = MbarrierArrive { b: bytes, c: ARRIVE_EXPECT | WIDE } at addr;
+    mbarrier_expect_tx(addr: At, bytes: u16) = MbarrierArrive { b: bytes, c: EXPECT } at addr;
+    mbarrier_count(op: MbarrierOp, sem: ArriveSem, _: BarrierSpace, addr: At, count: u16)
+        = MbarrierChange { d: NO_STATE, b: count, c: ARRIVE | arrival(op, sem) } at addr;
+    mbarrier_count_state(op: MbarrierOp, sem: ArriveSem, state: u16, addr: At, count: u16)
+        = MbarrierChange { d: state, b: count, c: ARRIVE | arrival(op, sem) } at addr;
+    mbarrier_no_complete(op: MbarrierOp, sem: ArriveSem, state: u16, addr: At, count: u16)
+        = MbarrierChange { d: state, b: count, c: ARRIVE | NO_COMPLETE | arrival(op, sem) } at addr;
+    mbarrier_one_expect_tx(op: MbarrierOp, sem: ArriveSem, _: BarrierSpace, addr: At, bytes: u16)
+        = MbarrierChange { d: NO_STATE, b: bytes, c: ARRIVE_EXPECT | arrival(op, sem) } at addr;
+    mbarrier_expect_tx_state(op: MbarrierOp, sem: ArriveSem, state: u16, addr: At, bytes: u16)
+        = MbarrierChange { d: state, b: bytes, c: ARRIVE_EXPECT | arrival(op, sem) } at addr;
+    mbarrier_tx(op: TxOp, _: TxScope, _: BarrierSpace, addr: At, bytes: u16)
+        = MbarrierChange { d: NO_STATE, b: bytes, c: transaction(op) } at addr;
+    mbarrier_ask(_: MbarrierAsk, sem: AskSem, d: u16, addr: At, state: u16) = sync::MbarrierAsk { d, b: state, c: asked(sem, true) } at addr;
+    mbarrier_ask_parity(_: MbarrierAsk, sem: AskSem, d: u16, addr: At, parity: u16)
+        = sync::MbarrierAsk { d, b: parity, c: asked(sem, false) } at addr;
+    mbarrier_try_for(sem: AskSem, d: u16, addr: At, state: u16, _: u16) = sync::MbarrierAsk { d, b: state, c: asked(sem, true) } at addr;
+    mbarrier_try_parity_for(sem: AskSem, d: u16, addr: At, parity: u16, _: u16)
+        = sync::MbarrierAsk { d, b: parity, c: asked(sem, false) } at addr;
+    mbarrier_wait(acquire: Acquire, _: Suspend, addr: At, parity: u16) = MbarrierWait { b: parity, c: acquired(acquire) } at addr;
 }
