@@ -67,15 +67,7 @@ fn scope(cx: &LowerCx, target: Target) -> Scope {
 }
 
 fn red(cx: &LowerCx, target: Target, op: RedOp, ty: AtomType, addr: Addr<V>, a: S) -> Inst<V> {
-    Inst::Red {
-        sem: AtomSem::Relaxed,
-        scope: scope(cx, target),
-        space: target.space,
-        op,
-        ty,
-        addr,
-        a,
-    }
+    Inst::red(AtomSem::Relaxed, scope(cx, target), target.space, op, ty, addr, a)
 }
 
 /// Updates one element where `p` is true; `x` is as [`super::value::Lowered::Scalar`] keeps it.
@@ -153,16 +145,16 @@ fn pick(cx: &mut LowerCx, op: MinMax, half: Half, target: Target, addr: Addr<V>,
             |cx, values| Ok(cx.b.setp(Compare::Ne, CompareType::B16, values[0], values[1])),
             |cx, values| {
                 let (seen, wanted) = (values[0], values[1]);
-                let swap = Inst::AtomCas {
-                    sem: AtomSem::Relaxed,
+                let swap = Inst::atom_cas(
+                    AtomSem::Relaxed,
                     scope,
-                    space: target.space,
-                    ty: BitType::B16,
-                    d: PtxValue::NEW,
+                    target.space,
+                    BitType::B16,
+                    PtxValue::NEW,
                     addr,
-                    a: seen,
-                    b: wanted,
-                };
+                    seen,
+                    wanted,
+                );
                 let found: S = memory::touch(cx, target, swap)[0].into();
                 let swapped = cx.b.setp(Compare::Eq, CompareType::B16, found, seen);
                 let seen = cx.b.select(BitType::B16, swapped, wanted, found);
@@ -207,14 +199,7 @@ fn update_halves(
         [word] => (half.scalar, cx.b.unpack16(word).into_iter().collect()),
         _ => (half.packed, words.into_iter().collect()),
     };
-    let red = Inst::RedVector {
-        sem: AtomSem::Relaxed,
-        scope: scope(cx, target),
-        op: half.op,
-        ty,
-        addr,
-        a,
-    };
+    let red = Inst::red_vector(AtomSem::Relaxed, scope(cx, target), half.op, ty, addr, a);
     push_guarded(cx, target, p, red);
     Ok(())
 }

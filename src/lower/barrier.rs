@@ -42,10 +42,7 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
                 let (base, offset) = cx.smem_address(alloc)?;
                 for i in 0..n {
                     let addr = Addr::at(base, offset + 8 * i as i32);
-                    cx.b.inst(Inst::MbarrierInit {
-                        addr,
-                        count: Src::u32(count),
-                    });
+                    cx.b.inst(Inst::mbarrier_init(addr, Src::u32(count)));
                 }
             }
             cx.b.inst(Inst::FenceMbarrierInit {});
@@ -53,9 +50,7 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
         })
     })?;
     if kernel.cluster_size() > 1 {
-        cx.b.inst(Inst::ClusterArrive {
-            sem: ClusterArriveSem::Release,
-        });
+        cx.b.inst(Inst::cluster_arrive(ClusterArriveSem::Release));
         cx.b.inst(Inst::ClusterWait {});
     } else {
         cx.sync(Group::Block);
@@ -197,11 +192,7 @@ fn tied(cx: &mut LowerCx, addr: Addr<V>, v: Value) -> Result<Addr<V>> {
 fn remote(cx: &mut LowerCx, addr: Addr<V>, rank: S) -> Addr<V> {
     let local = cx.b.add(IntType::U32, addr.base, Src::imm32(addr.offset));
     let local = cx.b.r32(local);
-    let remote = cx.b.emit(Inst::Mapa {
-        d: PtxValue::NEW,
-        a: local,
-        rank,
-    });
+    let remote = cx.b.emit(Inst::mapa(PtxValue::NEW, local, rank));
     let base = cx.b.r32(remote);
     Addr::new(base)
 }
@@ -269,14 +260,12 @@ fn arrival(
     };
     match (relaxed, space, narrow) {
         (false, BarrierSpace::Cta, true) => Inst::MbarrierArrive { addr, count },
-        (false, BarrierSpace::Cluster, narrow) => Inst::MbarrierArriveCluster {
-            release: if narrow { Release::Cta } else { Release::Cluster },
-            addr,
-            count,
-        },
-        (relaxed, space, narrow) => Inst::MbarrierCount {
-            op: MbarrierOp::Arrive,
-            sem: match (relaxed, narrow) {
+        (false, BarrierSpace::Cluster, narrow) => {
+            Inst::mbarrier_arrive_cluster(if narrow { Release::Cta } else { Release::Cluster }, addr, count)
+        }
+        (relaxed, space, narrow) => Inst::mbarrier_count(
+            MbarrierOp::Arrive,
+            match (relaxed, narrow) {
                 (false, true) => ArriveSem::ReleaseCta,
                 (false, false) => ArriveSem::ReleaseCluster,
                 (true, true) => ArriveSem::RelaxedCta,
@@ -285,7 +274,7 @@ fn arrival(
             space,
             addr,
             count,
-        },
+        ),
     }
 }
 
@@ -321,13 +310,7 @@ pub fn lower_expect(cx: &mut LowerCx, barrier: &RefUse, bytes: Value, arrives: b
             (BarrierSpace::Cta, true) => Inst::MbarrierArriveExpectTx { addr, bytes },
             (BarrierSpace::Cluster, true) => Inst::MbarrierArriveExpectTxCluster { addr, bytes },
             (BarrierSpace::Cta, false) => Inst::MbarrierExpectTx { addr, bytes },
-            (BarrierSpace::Cluster, false) => Inst::MbarrierTx {
-                op: TxOp::Expect,
-                scope: TxScope::Cluster,
-                space,
-                addr,
-                bytes,
-            },
+            (BarrierSpace::Cluster, false) => Inst::mbarrier_tx(TxOp::Expect, TxScope::Cluster, space, addr, bytes),
         };
         cx.b.inst_if(Some(leader), inst);
     }
@@ -359,22 +342,22 @@ fn acquires_from_peers(cx: &LowerCx, barrier: &RefUse) -> bool {
 
 fn wait(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>, parity: S, acquire: Acquire) -> Result<()> {
     let Some(limit) = cx.limit else {
-        cx.b.inst(Inst::MbarrierWait {
+        cx.b.inst(Inst::mbarrier_wait(
             acquire,
-            suspend: if cx.waits_poll { Suspend::Short } else { Suspend::Long },
+            if cx.waits_poll { Suspend::Short } else { Suspend::Long },
             addr,
             parity,
-        });
+        ));
         return Ok(());
     };
-    let ok = cx.b.inst(Inst::MbarrierWaitFor {
+    let ok = cx.b.inst(Inst::mbarrier_wait_for(
         acquire,
-        ok: PtxValue::NEW,
+        PtxValue::NEW,
         addr,
         parity,
-        flag: limit.flag,
-        ns: limit.ns,
-    })[0];
+        limit.flag,
+        limit.ns,
+    ))[0];
     let position = position(cx, barrier)?;
     give_up::unless(cx, ok, Awaited::Barrier, position)?;
     give_up::leave(cx);

@@ -296,10 +296,7 @@ fn acquire_after_poll(cx: &mut LowerCx, op: Op) {
         Some(Reach::Cluster) => Scope::Cluster,
         Some(Reach::Device) => super::memory::device_scope(cx),
     };
-    cx.b.inst(Inst::Fence {
-        sem: FenceSem::AcqRel,
-        scope,
-    });
+    cx.b.inst(Inst::fence(FenceSem::AcqRel, scope));
 }
 
 /// Arms are tried in turn, the last without a test: a selector is in range.

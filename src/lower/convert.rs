@@ -178,12 +178,7 @@ pub fn to_f32(b: &mut Builder, from: DType, a: S) -> Result<S> {
             };
             let half = b.cvt_int(CvtType::U16, CvtType::U32, a);
             let half = b.r16(half);
-            let pair = b.emit(Inst::CvtF16x2Pair8 {
-                relu: Relu::No,
-                from,
-                d,
-                a: half,
-            });
+            let pair = b.emit(Inst::cvt_f16x2_pair8(Relu::No, from, d, half));
             let low = b.unpack16(pair)[0];
             b.cvt(CvtType::F32, CvtType::F16, CvtRound::None, low)
         }
@@ -225,13 +220,7 @@ pub fn from_f32(b: &mut Builder, to: DType, a: S) -> Result<S> {
 pub fn fp8_pair(b: &mut Builder, to: DType, low: S, high: S) -> S {
     let e5m2 = to == DType::F8E5M2;
     let pair = if e5m2 { Pair8::E5M2x2 } else { Pair8::E4M3x2 };
-    let codes = b.emit(Inst::CvtPair8F32 {
-        relu: Relu::No,
-        to: pair,
-        d: Value::NEW,
-        a: high,
-        b: low,
-    });
+    let codes = b.emit(Inst::cvt_pair8_f32(Relu::No, pair, Value::NEW, high, low));
     let mut word = b.cvt_int(CvtType::U32, CvtType::U16, codes);
     for (i, x) in [low, high].into_iter().enumerate() {
         if x.imm() == Some(0) {

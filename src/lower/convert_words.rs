@@ -122,14 +122,7 @@ fn from_f32(b: &mut Builder, x: &[S], to: DType) -> Option<Vec<S>> {
         pairs
             .map(|pair| {
                 let high = pair.get(1).copied().unwrap_or(Src::Imm(0));
-                b.emit(Inst::CvtPair {
-                    rnd: Round::Rn,
-                    relu: Relu::No,
-                    to: to_pair,
-                    d: Value::NEW,
-                    a: high,
-                    b: pair[0],
-                })
+                b.emit(Inst::cvt_pair(Round::Rn, Relu::No, to_pair, Value::NEW, high, pair[0]))
             })
             .collect(),
     )
@@ -159,12 +152,7 @@ fn fp8_to_f16(b: &mut Builder, x: &ArrayRegs) -> Vec<S> {
         .map(|(word, i)| {
             let half = b.unpack16(word)[i as usize / 2];
             let half = b.r16(half);
-            b.emit(Inst::CvtF16x2Pair8 {
-                relu: Relu::No,
-                from,
-                d: Value::NEW,
-                a: half,
-            })
+            b.emit(Inst::cvt_f16x2_pair8(Relu::No, from, Value::NEW, half))
         })
         .collect()
 }
@@ -270,13 +258,7 @@ fn nibbles_to_halves(b: &mut Builder, x: &ArrayRegs, to: DType) -> Vec<S> {
 
 /// `word & mask ^ bits`.
 fn and_xor(b: &mut Builder, word: S, mask: u32, bits: u32) -> S {
-    b.emit(Inst::Lop3 {
-        d: Value::NEW,
-        a: word,
-        b: Src::u32(mask),
-        c: Src::u32(bits),
-        lut: AND_XOR,
-    })
+    b.emit(Inst::lop3(Value::NEW, word, Src::u32(mask), Src::u32(bits), AND_XOR))
 }
 
 // ------------------------------------------------------------------------------------------------------------ tables
@@ -358,13 +340,7 @@ fn table(b: &mut Builder, entries: [u8; 16], index: S, signs: impl FnOnce(&mut B
     }
     let high = half(b, 8);
     let signs = signs(b);
-    b.emit(Inst::Lop3 {
-        d: Value::NEW,
-        a: low,
-        b: high,
-        c: signs,
-        lut: PICK,
-    })
+    b.emit(Inst::lop3(Value::NEW, low, high, signs, PICK))
 }
 
 // ------------------------------------------------------------------------------------------------------------ predicates

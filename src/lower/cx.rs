@@ -464,17 +464,11 @@ impl<'a> LowerCx<'a> {
             Group::Warpgroup => {
                 let warpgroup = self.warpgroup();
                 let id = self.b.add(IntType::U32, warpgroup, Src::u32(1));
-                Inst::BarSync {
-                    id,
-                    threads: Src::u32(128),
-                }
+                Inst::bar_sync(id, Src::u32(128))
             }
             Group::Block => {
                 let threads = Src::u32(128 * self.kernel.num_warpgroups);
-                Inst::BarSync {
-                    id: Src::u32(0),
-                    threads,
-                }
+                Inst::bar_sync(Src::u32(0), threads)
             }
         };
         self.b.inst(inst);

@@ -129,10 +129,7 @@ fn fail(cx: &mut LowerCx, then: AfterPrint) {
     match then {
         AfterPrint::GoesOn => {}
         AfterPrint::Fails => {
-            cx.b.inst(Inst::Fence {
-                sem: FenceSem::AcqRel,
-                scope: Scope::Sys,
-            });
+            cx.b.inst(Inst::fence(FenceSem::AcqRel, Scope::Sys));
             cx.b.inst(Inst::Trap {});
         }
     }
@@ -161,12 +158,12 @@ fn record(cx: &mut LowerCx, id: u32, site: &PrintSite, values: &[(DType, Lowered
     } else {
         Src::u32(1)
     };
-    let place = cx.b.inst(Inst::PrintReserve {
-        d: PtxValue::NEW,
+    let place = cx.b.inst(Inst::print_reserve(
+        PtxValue::NEW,
         printer,
         weight,
-        bytes: i64::from(site.bytes),
-    })[0];
+        i64::from(site.bytes),
+    ))[0];
     let fits = cx.b.setp(Compare::Ne, CompareType::U64, place, Src::Imm(0));
     cx.if_then(fits, |cx| {
         let block = block(cx)?;

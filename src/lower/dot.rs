@@ -234,13 +234,13 @@ impl Product<'_> {
                 let offset = cx.b.mad(IntType::U32, chunk, Src::u32(16), offset);
                 let at = cx.b.add(IntType::U32, scratch, offset);
                 let addr = cx.b.addr(at, (staged.start + first) as i32);
-                let store = Inst::St {
-                    sem: StoreSem::Weak,
-                    space: Space::Shared,
-                    ty: MemType::B32,
+                let store = Inst::st(
+                    StoreSem::Weak,
+                    Space::Shared,
+                    MemType::B32,
                     addr,
-                    a: [Src::Imm(0); 4].into_iter().collect(),
-                };
+                    [Src::Imm(0); 4].into_iter().collect(),
+                );
                 let guard = cx.b.pred(inside);
                 cx.b.inst_if(Some(guard), store);
             }
@@ -439,15 +439,15 @@ impl Product<'_> {
                     let at = 4 * (m * tn + n) as usize;
                     let own = &mut sums[at..at + 4];
                     let c = own.iter().map(|&x| Src::Reg(cx.b.r32(x))).collect();
-                    let d = cx.b.inst(Inst::MmaSync {
+                    let d = cx.b.inst(Inst::mma_sync(
                         shape,
-                        sat: SatFinite::No,
+                        SatFinite::No,
                         ty,
-                        d: std::iter::repeat_n(PtxValue::NEW, 4).collect(),
-                        a: a.iter().map(|&x| Src::Reg(x)).collect(),
-                        b: b.iter().map(|&x| Src::Reg(x)).collect(),
+                        std::iter::repeat_n(PtxValue::NEW, 4).collect(),
+                        a.iter().map(|&x| Src::Reg(x)).collect(),
+                        b.iter().map(|&x| Src::Reg(x)).collect(),
                         c,
-                    });
+                    ));
                     for (x, v) in own.iter_mut().zip(d) {
                         *x = v.into();
                     }

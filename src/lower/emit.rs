@@ -53,46 +53,21 @@ impl Builder {
         } else if pos + len == 32 {
             self.shr(ty.as_shift(), a, pos)
         } else {
-            self.emit(Inst::Bfe {
-                ty,
-                d: NEW,
-                a,
-                pos: Src::u32(pos),
-                len: Src::u32(len),
-            })
+            self.emit(Inst::bfe(ty, NEW, a, Src::u32(pos), Src::u32(len)))
         }
     }
     /// `b` with `len` bits from bit `pos` replaced by the low bits of `a`.
     pub fn insert_field(&mut self, a: S, b: S, pos: u32, len: u32) -> S {
         let (pos, len) = (Src::u32(pos), Src::u32(len));
-        self.emit(Inst::Bfi {
-            ty: WordType::B32,
-            d: NEW,
-            a,
-            b,
-            pos,
-            len,
-        })
+        self.emit(Inst::bfi(WordType::B32, NEW, a, b, pos, len))
     }
     /// The bytes of `b:a` (`a` has bytes 0 to 3) that the nibbles of `selector` name.
     pub fn prmt(&mut self, a: S, b: S, selector: u32) -> S {
-        self.emit(Inst::Prmt {
-            mode: PrmtMode::Bytes,
-            d: NEW,
-            a,
-            b,
-            c: Src::u32(selector),
-        })
+        self.emit(Inst::prmt(PrmtMode::Bytes, NEW, a, b, Src::u32(selector)))
     }
     /// The same, where the nibbles are not known yet.
     pub fn prmt_by(&mut self, a: S, b: S, selector: S) -> S {
-        self.emit(Inst::Prmt {
-            mode: PrmtMode::Bytes,
-            d: NEW,
-            a,
-            b,
-            c: selector,
-        })
+        self.emit(Inst::prmt(PrmtMode::Bytes, NEW, a, b, selector))
     }
     /// Two halves as one word: `low` in the low bits.
     pub fn pack16(&mut self, low: S, high: S) -> S {
@@ -107,10 +82,7 @@ impl Builder {
         match word {
             Src::Imm(x) => [Src::Imm(x & 0xffff), Src::Imm(x >> 16 & 0xffff)],
             Src::Reg(a) => {
-                let d = self.inst(Inst::UnpackB32 {
-                    d: smallvec![NEW, NEW],
-                    a,
-                });
+                let d = self.inst(Inst::unpack_b32(smallvec![NEW, NEW], a));
                 [d[0].into(), d[1].into()]
             }
         }
@@ -120,10 +92,7 @@ impl Builder {
         match x {
             Src::Imm(x) => [Src::Imm(x & 0xffff_ffff), Src::Imm(x >> 32)],
             Src::Reg(a) => {
-                let d = self.inst(Inst::UnpackB64 {
-                    d: smallvec![NEW, NEW],
-                    a,
-                });
+                let d = self.inst(Inst::unpack_b64(smallvec![NEW, NEW], a));
                 [d[0].into(), d[1].into()]
             }
         }
@@ -169,63 +138,25 @@ impl Builder {
 
     pub fn cvt(&mut self, to: CvtType, from: CvtType, rnd: CvtRound, a: S) -> S {
         let a = self.value(a, from.slot().class);
-        self.emit(Inst::Cvt {
-            rnd,
-            ftz: Ftz::No,
-            sat: Sat::No,
-            to,
-            from,
-            d: NEW,
-            a,
-        })
+        self.emit(Inst::cvt(rnd, Ftz::No, Sat::No, to, from, NEW, a))
     }
     pub fn mufu(&mut self, op: Mufu, ftz: Ftz, a: S) -> S {
         self.emit(Inst::Mufu { op, ftz, d: NEW, a })
     }
     pub fn fneg(&mut self, ty: FloatType, a: S) -> S {
-        self.emit(Inst::NegFloat {
-            ftz: Ftz::No,
-            ty,
-            d: NEW,
-            a,
-        })
+        self.emit(Inst::neg_float(Ftz::No, ty, NEW, a))
     }
     pub fn fabs(&mut self, ty: FloatType, a: S) -> S {
-        self.emit(Inst::AbsFloat {
-            ftz: Ftz::No,
-            ty,
-            d: NEW,
-            a,
-        })
+        self.emit(Inst::abs_float(Ftz::No, ty, NEW, a))
     }
     pub fn fmin_max(&mut self, op: MinMax, nan: NanMode, ty: FloatType, a: S, b: S) -> S {
-        self.emit(Inst::MinMaxFloat {
-            op,
-            ftz: Ftz::No,
-            nan,
-            ty,
-            d: NEW,
-            a,
-            b,
-        })
+        self.emit(Inst::min_max_float(op, Ftz::No, nan, ty, NEW, a, b))
     }
     pub fn fdiv(&mut self, ty: WideFloatType, a: S, b: S) -> S {
-        self.emit(Inst::DivFloat {
-            ftz: Ftz::No,
-            ty,
-            d: NEW,
-            a,
-            b,
-        })
+        self.emit(Inst::div_float(Ftz::No, ty, NEW, a, b))
     }
     pub fn exact(&mut self, op: Exact, ty: WideFloatType, a: S) -> S {
-        self.emit(Inst::Exact {
-            op,
-            ftz: Ftz::No,
-            ty,
-            d: NEW,
-            a,
-        })
+        self.emit(Inst::exact(op, Ftz::No, ty, NEW, a))
     }
 
     // ------------------------------------------------------------ predicates
@@ -293,14 +224,7 @@ impl Builder {
             Src::Imm(_) => a,
             Src::Reg(a) => {
                 let lane_uniform = self.uniform(b) >= Uniform::Warp;
-                let v = self.emit_value(Inst::Shfl {
-                    mode,
-                    d: NEW,
-                    a,
-                    b,
-                    c: Src::u32(31),
-                    mask: ALL_LANES,
-                });
+                let v = self.emit_value(Inst::shfl(mode, NEW, a, b, Src::u32(31), ALL_LANES));
                 if mode == ShuffleMode::Idx && lane_uniform {
                     self.claim_uniform(v, Uniform::Warp);
                 }

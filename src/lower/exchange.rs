@@ -144,10 +144,7 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
     for map in 0..exchange.map_count {
         for device in 0..exchange.devices {
             let addr = cx.b.addr(block, exchange.map(map, device) as i32);
-            cx.b.inst(Inst::FenceMapAcquire {
-                scope: Scope::Gpu,
-                addr,
-            });
+            cx.b.inst(Inst::fence_map_acquire(Scope::Gpu, addr));
         }
     }
     if exchange.semaphore_bytes > 0 {
@@ -194,10 +191,7 @@ fn exchange_addresses(cx: &mut LowerCx, exchange: &Exchange, block: V, position:
         .map(|buffer| cx.buffer_pointer(*buffer))
         .collect::<Vec<_>>();
     cx.if_then(is_first, |cx| {
-        cx.b.inst(Inst::Fence {
-            sem: FenceSem::AcqRel,
-            scope: Scope::Sys,
-        });
+        cx.b.inst(Inst::fence(FenceSem::AcqRel, Scope::Sys));
         let message =
             cx.b.mad(IntType::U32, position, Src::u32(exchange.message_bytes() as u32), own);
         let message = cx.b.widen(message, false);
@@ -266,14 +260,7 @@ fn wait_tagged(cx: &mut LowerCx, scope: Scope, addr: Addr<V>, tag: S, awaited: A
         return Ok(cx.b.inst(Inst::WaitTagged { scope, d, addr, tag })[0]);
     };
     let ok = PtxValue::NEW;
-    let waited = cx.b.inst(Inst::WaitTaggedFor {
-        scope,
-        ok,
-        d,
-        addr,
-        tag,
-        ns: limit.ns,
-    });
+    let waited = cx.b.inst(Inst::wait_tagged_for(scope, ok, d, addr, tag, limit.ns));
     give_up::unless(cx, waited[0], awaited, detail)?;
     Ok(waited[1])
 }
@@ -316,12 +303,8 @@ fn set_maps(
         }
     }
     let moved = cx.b.pred(moved);
-    let moved = cx.b.inst(Inst::Vote {
-        mode: VoteMode::Any,
-        d: PtxValue::NEW,
-        a: moved,
-        mask: i64::from(u32::MAX),
-    })[0];
+    let moved =
+        cx.b.inst(Inst::vote(VoteMode::Any, PtxValue::NEW, moved, i64::from(u32::MAX)))[0];
     let at = cx.b.addr(block, Exchange::MAPS_EPOCH as i32);
     let tag = cx.b.and32(epoch, 0xffff);
     cx.if_then(is_first, |cx| {
@@ -381,13 +364,7 @@ fn zero_semaphores(cx: &mut LowerCx, exchange: &Exchange, block: V, lane: V, par
             let to = cx.b.add(IntType::U64, start, offset);
             let addr = cx.b.addr(to, 0);
             let a: Srcs<V> = [Src::u32(0); 4].into_iter().collect();
-            cx.b.inst(Inst::St {
-                sem: StoreSem::Weak,
-                space: Space::Global,
-                ty: MemType::B32,
-                addr,
-                a,
-            });
+            cx.b.inst(Inst::st(StoreSem::Weak, Space::Global, MemType::B32, addr, a));
             Ok(vec![cx.b.add(IntType::U32, at[0], Src::u32(32 * 16))])
         },
     )?;
@@ -403,16 +380,16 @@ fn take_ticket(cx: &mut LowerCx, block: V, lane: V) -> Result<(S, S)> {
     let is_leader = cx.b.setp(Compare::Eq, CompareType::U32, lane, Src::u32(0));
     let addr = cx.b.addr(block, Exchange::TICKETS as i32);
     let add = |cx: &mut LowerCx, n: u64| {
-        cx.b.inst(Inst::Atom {
-            sem: AtomSem::Relaxed,
-            scope: Scope::Gpu,
-            space: Space::Global,
-            op: AtomOp::Add,
-            ty: AtomType::U64,
-            d: PtxValue::NEW,
+        cx.b.inst(Inst::atom(
+            AtomSem::Relaxed,
+            Scope::Gpu,
+            Space::Global,
+            AtomOp::Add,
+            AtomType::U64,
+            PtxValue::NEW,
             addr,
-            a: Src::Imm(n),
-        })[0]
+            Src::Imm(n),
+        ))[0]
     };
     let ticket = cx.if_else(
         is_leader,
@@ -456,13 +433,13 @@ fn where_device(
 
 /// `base + offset + index · each`.
 fn behind(cx: &mut LowerCx, base: S, index: S, each: u32, offset: u64) -> Addr<V> {
-    let at = cx.b.emit(Inst::MadWide {
-        ty: WideType::U32,
-        d: PtxValue::NEW,
-        a: index,
-        b: Src::u32(each),
-        c: base,
-    });
+    let at = cx.b.emit(Inst::mad_wide(
+        WideType::U32,
+        PtxValue::NEW,
+        index,
+        Src::u32(each),
+        base,
+    ));
     cx.b.addr(at, offset as i32)
 }
 
@@ -477,24 +454,18 @@ fn load64(cx: &mut LowerCx, addr: Addr<V>) -> S {
 }
 
 fn load_relaxed64(cx: &mut LowerCx, addr: Addr<V>) -> S {
-    let inst = Inst::Ld {
-        sem: LoadSem::RelaxedSys,
-        space: Space::Global,
-        ty: MemType::B64,
-        d: [PtxValue::NEW].into_iter().collect(),
+    let inst = Inst::ld(
+        LoadSem::RelaxedSys,
+        Space::Global,
+        MemType::B64,
+        [PtxValue::NEW].into_iter().collect(),
         addr,
-    };
+    );
     cx.b.inst(inst)[0].into()
 }
 
 fn store64(cx: &mut LowerCx, sem: StoreSem, space: Space, addr: Addr<V>, a: S) {
-    cx.b.inst(Inst::St {
-        sem,
-        space,
-        ty: MemType::B64,
-        addr,
-        a: [a].into_iter().collect(),
-    });
+    cx.b.inst(Inst::st(sem, space, MemType::B64, addr, [a].into_iter().collect()));
 }
 
 fn exchanged_index(exchange: &Exchange, buffer: u32) -> Result<usize> {
@@ -557,15 +528,7 @@ fn checked_device(cx: &mut LowerCx, device: Value) -> Result<S> {
     let devices = i64::from(cx.kernel.devices());
     let facts = cx.kernel.facts(device);
     if !facts.within(0, devices - 1) {
-        cx.b.inst(Inst::CheckIndex {
-            ty: IntType::S32,
-            of: Indexed::Devices,
-            i: id,
-            size: 1,
-            extent: devices,
-            dim: 0,
-            place: 0,
-        });
+        cx.b.inst(Inst::check_index(IntType::S32, Indexed::Devices, id, 1, devices, 0, 0));
     }
     Ok(id)
 }

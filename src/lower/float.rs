@@ -224,13 +224,7 @@ fn quotient_f32(b: &mut Builder, quotients: Quotients, x: S, y: S) -> S {
         (Quotients::Full, Some(r)) if r.is_normal() && b.as_constant(x).is_none() => {
             b.fmul(FloatType::F32, x, Src::u32(r.to_bits()))
         }
-        (Quotients::Full, _) => b.emit(Inst::DivApprox {
-            mode: DivMode::Full,
-            ftz: Ftz::No,
-            d: Value::NEW,
-            a: x,
-            b: y,
-        }),
+        (Quotients::Full, _) => b.emit(Inst::div_approx(DivMode::Full, Ftz::No, Value::NEW, x, y)),
     }
 }
 

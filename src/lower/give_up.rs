@@ -68,17 +68,17 @@ pub fn begin_body(cx: &mut LowerCx) {
 /// Behind everything else.
 pub fn end(cx: &mut LowerCx) {
     if let Some(Limit { flag, .. }) = cx.limit {
-        cx.b.inst(Inst::GiveUpEnd {
-            threads: i64::from(128 * cx.kernel.num_warpgroups),
-            registers: left_registers(cx.kernel),
-            peers: if cx.kernel.cluster_size() > 1 {
+        cx.b.inst(Inst::give_up_end(
+            i64::from(128 * cx.kernel.num_warpgroups),
+            left_registers(cx.kernel),
+            if cx.kernel.cluster_size() > 1 {
                 EndsWith::Cluster
             } else {
                 EndsWith::Nobody
             },
             flag,
-            ns: LINGER,
-        });
+            LINGER,
+        ));
     }
 }
 
@@ -117,12 +117,7 @@ pub fn unless(cx: &mut LowerCx, ok: V, kind: Awaited, detail: S) -> Result<()> {
         let warp = cx.b.warp();
         let place = cx.b.pack64(block, warp.into());
         let place = cx.b.r64(place);
-        cx.b.inst(Inst::GiveUp {
-            word,
-            words,
-            place,
-            flag,
-        });
+        cx.b.inst(Inst::give_up(word, words, place, flag));
         Ok(())
     })
 }

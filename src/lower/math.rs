@@ -83,13 +83,7 @@ impl F32Ops for Builder {
         self.fmin_max(MinMax::Min, NanMode::Propagate, F32, a, b)
     }
     fn quotient(&mut self, a: S, b: S) -> S {
-        self.emit(Inst::DivApprox {
-            mode: DivMode::Full,
-            ftz: Ftz::No,
-            d: Value::NEW,
-            a,
-            b,
-        })
+        self.emit(Inst::div_approx(DivMode::Full, Ftz::No, Value::NEW, a, b))
     }
     fn ordinary_quotient(&mut self, a: S, b: S) -> S {
         let inverse = self.mufu(Mufu::Rcp, Ftz::Yes, b);
@@ -632,14 +626,14 @@ fn reduce_far(b: &mut Builder, x: S) -> (S, S) {
     }
     let funnel = |b: &mut Builder, high: S, low: S| {
         // The high word of (high:low) << shift.
-        b.emit(Inst::Shf {
-            dir: ShiftDirection::Left,
-            amount: ShiftAmount::Wrap,
-            d: Value::NEW,
-            a: low,
-            b: high,
-            c: shift,
-        })
+        b.emit(Inst::shf(
+            ShiftDirection::Left,
+            ShiftAmount::Wrap,
+            Value::NEW,
+            low,
+            high,
+            shift,
+        ))
     };
     let a0 = funnel(b, window[0], window[1]);
     let a1 = funnel(b, window[1], window[2]);
@@ -647,12 +641,7 @@ fn reduce_far(b: &mut Builder, x: S) -> (S, S) {
     // The low 96 bits of mantissa · (a0:a1:a2); the top two are the quadrant, 94 bits of fraction follow.
     let low = b.mul_hi(IntType::U32, mantissa, a2);
     let middle = {
-        let wide = b.emit(Inst::MulWide {
-            ty: WideType::U32,
-            d: Value::NEW,
-            a: mantissa,
-            b: a1,
-        });
+        let wide = b.emit(Inst::mul_wide(WideType::U32, Value::NEW, mantissa, a1));
         let carry = b.widen(low, false);
         b.add(IntType::U64, wide, carry)
     };

@@ -167,13 +167,7 @@ pub fn load(cx: &mut LowerCx, target: Target, ty: MemType, addr: Addr<V>, n: usi
     let inst = if target.read_only {
         Inst::LdNc { ty, d, addr }
     } else {
-        Inst::Ld {
-            sem: target.sem,
-            space: target.space,
-            ty,
-            d,
-            addr,
-        }
+        Inst::ld(target.sem, target.space, ty, d, addr)
     };
     touch(cx, target, inst)
 }
@@ -310,13 +304,7 @@ pub fn broadcast_leader_of(cx: &mut LowerCx, class: Class, find: impl FnOnce(&mu
     let leader = cx.leader();
     let addr = cx.b.addr(base, 0);
     let a: Srcs<V> = [stored].into_iter().collect();
-    let st = Inst::St {
-        sem: StoreSem::Weak,
-        space: Space::Shared,
-        ty,
-        addr,
-        a,
-    };
+    let st = Inst::st(StoreSem::Weak, Space::Shared, ty, addr, a);
     cx.b.inst_if(Some(leader), st);
     cx.sync_group();
     let v = cx.b.load(Space::Shared, ty, addr, 1)[0];
@@ -532,13 +520,7 @@ pub fn push_guarded(cx: &mut LowerCx, target: Target, p: S, inst: Inst<V>) {
 }
 
 fn store(target: Target, ty: MemType, addr: Addr<V>, a: Srcs<V>) -> Inst<V> {
-    Inst::St {
-        sem: StoreSem::Weak,
-        space: target.space,
-        ty,
-        addr,
-        a,
-    }
+    Inst::st(StoreSem::Weak, target.space, ty, addr, a)
 }
 
 /// Stores the low `bytes` (1, 2, 4, 8) of a word.

@@ -44,15 +44,7 @@ pub fn lower_multiple_of(cx: &mut LowerCx, op: Op, a: Value, divisor: u64) -> Re
     cx.bind(cx.result(op), x);
     if !cx.kernel.facts(a).is_multiple_of(divisor) {
         let (ty, i) = super::view::index_of(cx, a)?;
-        cx.b.inst(Inst::CheckIndex {
-            ty,
-            of: Indexed::Hint,
-            i,
-            size: divisor as i64,
-            extent: 0,
-            dim: 0,
-            place: 0,
-        });
+        cx.b.inst(Inst::check_index(ty, Indexed::Hint, i, divisor as i64, 0, 0, 0));
     }
     Ok(())
 }
@@ -78,10 +70,7 @@ pub fn lower_set_max_registers(cx: &mut LowerCx, action: RegisterAction, n: u32)
         RegisterAction::Increase => RegCount::Increase,
         RegisterAction::Decrease => RegCount::Decrease,
     };
-    cx.b.inst(Inst::SetMaxReg {
-        action,
-        n: i64::from(n),
-    });
+    cx.b.inst(Inst::set_max_reg(action, i64::from(n)));
     Ok(())
 }
 
@@ -100,10 +89,10 @@ pub fn lower_delay(cx: &mut LowerCx, nanos: Value) -> Result<()> {
         return Ok(());
     }
     let now = |cx: &mut LowerCx| {
-        cx.b.emit_value(Inst::MovSpecial64 {
-            reg: SpecialReg64::Globaltimer,
-            d: crate::ptx::ssa::Value::NEW,
-        })
+        cx.b.emit_value(Inst::mov_special64(
+            SpecialReg64::Globaltimer,
+            crate::ptx::ssa::Value::NEW,
+        ))
     };
     let start = now(cx);
     cx.while_loop(

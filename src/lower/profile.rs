@@ -127,8 +127,8 @@ fn mark(cx: &mut LowerCx, name: &str, edge: ProfileEdge) {
         ProfileEdge::Begins => 0,
         ProfileEdge::Ends => Profile::ENDS,
     };
-    cx.b.inst(Inst::ProfileMark {
-        tag: i64::from(number as u32 | edge),
-        marks: i64::from(launch.marks),
-    });
+    cx.b.inst(Inst::profile_mark(
+        i64::from(number as u32 | edge),
+        i64::from(launch.marks),
+    ));
 }

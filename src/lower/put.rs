@@ -161,15 +161,7 @@ impl Putter {
     }
 
     fn red(&self, cx: &mut LowerCx, when: S, op: RedOp, ty: AtomType, addr: Addr<super::emit::V>, a: S) {
-        let red = Inst::Red {
-            sem: AtomSem::Relaxed,
-            scope: Scope::Cta,
-            space: self.target.space,
-            op,
-            ty,
-            addr,
-            a,
-        };
+        let red = Inst::red(AtomSem::Relaxed, Scope::Cta, self.target.space, op, ty, addr, a);
         memory::push_guarded(cx, self.target, when, red);
     }
 

@@ -262,12 +262,7 @@ fn warp_instruction(cx: &mut LowerCx, op: ReduceOp, compute: DType, x: S) -> Opt
             ReduceOp::Or | ReduceOp::Max | ReduceOp::Sum => VoteMode::Any,
             ReduceOp::Xor => return None,
         };
-        return Some(cx.b.emit(Inst::Vote {
-            mode,
-            d,
-            a,
-            mask: ALL_LANES,
-        }));
+        return Some(cx.b.emit(Inst::vote(mode, d, a, ALL_LANES)));
     }
     if !compute.is_int() || compute.bits() > 32 {
         return None;
@@ -285,12 +280,7 @@ fn warp_instruction(cx: &mut LowerCx, op: ReduceOp, compute: DType, x: S) -> Opt
         ReduceOp::Prod => return None,
     };
     let a = cx.b.r32(x);
-    let out = cx.b.emit(Inst::Redux {
-        op: redux,
-        d,
-        a,
-        mask: ALL_LANES,
-    });
+    let out = cx.b.emit(Inst::redux(redux, d, a, ALL_LANES));
     Some(integer::wrap(&mut cx.b, compute, out))
 }
 

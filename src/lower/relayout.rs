@@ -168,14 +168,8 @@ fn shuffle(cx: &mut LowerCx, a: S, lanes: &LaneMap) -> S {
             (ShuffleMode::Idx, source)
         }
     };
-    let d = cx.b.inst(Inst::Shfl {
-        mode,
-        d: PtxValue::NEW,
-        a,
-        b,
-        c: Src::u32(31),
-        mask: ALL_LANES,
-    })[0];
+    let d =
+        cx.b.inst(Inst::shfl(mode, PtxValue::NEW, a, b, Src::u32(31), ALL_LANES))[0];
     d.into()
 }
 

@@ -81,25 +81,14 @@ pub fn lower_signal(cx: &mut LowerCx, _op: Op, signals: &[(RefUse, Value)], scop
         let sem = match signals.len() {
             1 => AtomSem::Release,
             _ => {
-                cx.b.inst(Inst::Fence {
-                    sem: FenceSem::AcqRel,
-                    scope,
-                });
+                cx.b.inst(Inst::fence(FenceSem::AcqRel, scope));
                 AtomSem::Relaxed
             }
         };
         for (semaphore, value) in signals {
             let addr = address(cx, semaphore)?;
             let a = cx.index32(*value)?;
-            cx.b.inst(Inst::Red {
-                sem,
-                scope,
-                space: Space::Global,
-                op: RedOp::Add,
-                ty: AtomType::U32,
-                addr,
-                a,
-            });
+            cx.b.inst(Inst::red(sem, scope, Space::Global, RedOp::Add, AtomType::U32, addr, a));
         }
         Ok(())
     })
@@ -127,20 +116,8 @@ pub fn lower_wait(
         };
         let ok = ssa::Value::NEW;
         let ok = cx.b.inst(match decrement {
-            true => Inst::WaitAndSubtractFor {
-                scope,
-                ok,
-                addr,
-                value,
-                ns,
-            },
-            false => Inst::WaitAtLeastFor {
-                scope,
-                ok,
-                addr,
-                value,
-                ns,
-            },
+            true => Inst::wait_and_subtract_for(scope, ok, addr, value, ns),
+            false => Inst::wait_at_least_for(scope, ok, addr, value, ns),
         })[0];
         give_up::unless(cx, ok, Awaited::Semaphore, value)
     })?;
@@ -164,13 +141,7 @@ pub fn lower_read(cx: &mut LowerCx, op: Op, semaphore: &RefUse) -> Result<()> {
             let addr = address(cx, semaphore)?;
             let d = smallvec![ssa::Value::NEW];
             let sem = LoadSem::RelaxedSys;
-            let v = cx.b.inst(Inst::Ld {
-                sem,
-                space: Space::Global,
-                ty: MemType::B32,
-                d,
-                addr,
-            })[0];
+            let v = cx.b.inst(Inst::ld(sem, Space::Global, MemType::B32, d, addr))[0];
             Ok(vec![v.into()])
         },
         |_| Ok(vec![Src::Imm(0)]),

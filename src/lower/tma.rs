@@ -63,9 +63,9 @@ fn tensor(
         };
         let last = plan.pieces.iter().map(|piece| piece.coords[k]).max().unwrap_or(0);
         let copied = u64::from(last) + u64::from(plan.box_dims[k]);
-        let mut at = coordinate(cx, affine, (plan.dims[k], outside), copied)?;
+        let mut at = coordinate(cx, affine, (plan.dims[k], outside), last, copied)?;
         for part in plan.parts.iter().filter(|part| part.of == k) {
-            let index = coordinate(cx, &part.index, (part.extent, i32::MIN), 1)?;
+            let index = coordinate(cx, &part.index, (part.extent, i32::MIN), 0, 1)?;
             let inside =
                 cx.b.setp(Compare::Lt, CompareType::U32, index, Src::u32(part.extent as u32));
             at = cx.b.select(BitType::B32, inside, at, Src::imm32(outside));
@@ -100,32 +100,35 @@ pub fn swizzle_of(bytes: u32) -> TensorMapSwizzle {
     }
 }
 
-/// Where a copy of so many begins along a dimension of this extent, in 32 bits: outside of it if it is, there if they do not hold it.
-fn coordinate(cx: &mut LowerCx, a: &Affine, (extent, outside): (u64, i32), copied: u64) -> Result<S> {
-    // Numbers from 2^31 on would be negative.
-    let is_signed = |t: &DynTerm| cx.kernel.facts(value_of(t.value)).within(i32::MIN, i32::MAX);
-    match stays_outside(cx, a, extent, copied) && (outside < 0 || a.terms.iter().all(is_signed)) {
-        true => affine32(cx, a),
-        false => saturated(cx, a, outside, if outside < 0 { 0 } else { copied }),
+/// Where a copy of so many begins along a dimension of this extent, in 32 bits: outside of it if it is, there if they do not hold it. Of a store,
+/// whose `outside` is not negative, the last box may begin at no negative number either: at `last` behind the first.
+fn coordinate(cx: &mut LowerCx, a: &Affine, (extent, outside): (u64, i32), last: u32, copied: u64) -> Result<S> {
+    let wraps = match bounds(cx, a) {
+        // A number that is too large for a signed one becomes negative, one that is too small becomes large.
+        Some((lo, hi)) => lo + (1 << 32) < i128::from(extent) || hi + i128::from(copied) > 1 << 32,
+        None => true,
+    };
+    let turns_negative = |hi: i128| hi + i128::from(last) >= 1 << 31;
+    let is_illegal = outside >= 0 && bounds(cx, a).is_none_or(|(_, hi)| turns_negative(hi));
+    match wraps || is_illegal {
+        true => saturated(cx, a, outside, if outside < 0 { 0 } else { copied }),
+        false => affine32(cx, a),
     }
 }
 
-/// Whether a coordinate, of which 32 bits are taken, is outside of the dimension wherever its number is: one that is too large for a
-/// signed one becomes negative, one that is too small becomes large.
-fn stays_outside(cx: &LowerCx, a: &Affine, extent: u64, copied: u64) -> bool {
-    let turn = 1i128 << 32;
+/// The least and the largest number that a coordinate may be; none if its quotients are not known to be those of 32 bits.
+fn bounds(cx: &LowerCx, a: &Affine) -> Option<(i128, i128)> {
     let (mut lo, mut hi) = (i128::from(a.constant), i128::from(a.constant));
     for t in &a.terms {
         let facts = cx.kernel.facts(value_of(t.value));
-        let has_quotient = t.div == 1 || facts.within(i32::MIN, i32::MAX) || facts.within(0, u32::MAX);
-        if !has_quotient {
-            return false;
+        if t.div != 1 && !facts.within(i32::MIN, i32::MAX) && !facts.within(0, u32::MAX) {
+            return None;
         }
         let (div, stride) = (i128::from(t.div), i128::from(t.stride));
         lo += facts.lo.div_euclid(div) * stride;
         hi += facts.hi.div_euclid(div) * stride;
     }
-    lo + turn >= i128::from(extent) && hi + i128::from(copied) <= turn
+    Some((lo, hi))
 }
 
 /// A coordinate in 32 bits.
@@ -330,10 +333,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
             return;
         }
         if arrivals > 1 {
-            cx.b.inst(Inst::MbarrierArrive {
-                addr: bar_addr,
-                count: Src::u32(arrivals - 1),
-            });
+            cx.b.inst(Inst::mbarrier_arrive(bar_addr, Src::u32(arrivals - 1)));
         }
         cx.b.inst(Inst::MbarrierArriveExpectTx { addr: bar_addr, bytes });
     };
@@ -394,25 +394,8 @@ fn load_instructions(
             let dst = cx.b.addr(smem, 0);
             let bytes = Src::u32(*bytes);
             Ok(vec![match mask {
-                None => (
-                    None,
-                    Inst::BulkLoad {
-                        dst,
-                        src: from,
-                        bytes,
-                        bar,
-                    },
-                ),
-                Some(mask) => (
-                    turn(cx, 0),
-                    Inst::BulkLoadMulticast {
-                        dst,
-                        src: from,
-                        bytes,
-                        bar,
-                        mask,
-                    },
-                ),
+                None => (None, Inst::bulk_load(dst, from, bytes, bar)),
+                Some(mask) => (turn(cx, 0), Inst::bulk_load_multicast(dst, from, bytes, bar, mask)),
             }])
         }
         CopyPlan::Tensor(plan) => {
@@ -431,13 +414,7 @@ fn load_instructions(
             let multicast = |cx: &mut LowerCx, coords: &[S], smem: S, piece: &Piece| {
                 let coords = piece_coords(cx, coords, piece);
                 let dst = cx.b.addr(smem, piece.smem as i32);
-                Inst::TensorLoadMulticast {
-                    dst,
-                    map,
-                    coords,
-                    bar,
-                    mask,
-                }
+                Inst::tensor_load_multicast(dst, map, coords, bar, mask)
             };
             if plan.sharing == tma::Sharing::InTurns {
                 return Ok((plan.pieces.iter().enumerate())
@@ -490,11 +467,7 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
         Some((smem, CopyPlan::Bulk(BulkPlan { gmem, bytes }))) => {
             let to = gmem_address(cx, dst, gmem)?;
             let src = cx.b.addr(smem, 0);
-            copies.push(Inst::BulkStore {
-                dst: to,
-                src,
-                bytes: Src::u32(*bytes),
-            });
+            copies.push(Inst::bulk_store(to, src, Src::u32(*bytes)));
         }
         Some((smem, CopyPlan::Tensor(plan))) => {
             let (map, coords) = tensor(cx, dst, plan, OutOfBounds::Zeros, Direction::Store)?;
@@ -564,10 +537,7 @@ pub fn lower_prefetch(cx: &mut LowerCx, op: Op) -> Result<()> {
     match &planned.plan {
         CopyPlan::Bulk(BulkPlan { gmem, bytes }) => {
             let from = gmem_address(cx, src, gmem)?;
-            copies.push(Inst::BulkPrefetch {
-                src: from,
-                bytes: Src::u32(*bytes),
-            });
+            copies.push(Inst::bulk_prefetch(from, Src::u32(*bytes)));
         }
         CopyPlan::Tensor(plan) => {
             let (map, coords) = tensor(cx, src, plan, OutOfBounds::Ignored, Direction::Load)?;
@@ -593,9 +563,7 @@ pub fn lower_prefetch(cx: &mut LowerCx, op: Op) -> Result<()> {
 
 /// Every thread's writes become visible to the async proxy, and then all threads have done so.
 pub fn lower_commit_smem(cx: &mut LowerCx, _op: Op) -> Result<()> {
-    cx.b.inst(Inst::FenceProxy {
-        proxy: ProxyFence::AsyncSharedCta,
-    });
+    cx.b.inst(Inst::fence_proxy(ProxyFence::AsyncSharedCta));
     cx.sync_group();
     Ok(())
 }

@@ -94,19 +94,19 @@ pub fn check_index(
     let (Some((of, place)), Some(guard)) = (indexed(cx, r)?, guard_of(when)) else {
         return Ok(());
     };
-    let check = Inst::CheckIndex {
-        ty: if class == Class::B64 {
+    let check = Inst::check_index(
+        if class == Class::B64 {
             IntType::S64
         } else {
             IntType::S32
         },
         of,
         i,
-        size: 1,
-        extent: extent as i64,
-        dim: dim as i64,
-        place: i64::from(place),
-    };
+        1,
+        extent as i64,
+        dim as i64,
+        i64::from(place),
+    );
     cx.b.inst_if(guard, check);
     Ok(())
 }
@@ -160,15 +160,7 @@ pub fn check_indices(cx: &mut LowerCx, r: &RefUse, when: S) -> Result<()> {
                 continue;
             }
             let (ty, i) = index_of(cx, v)?;
-            let check = Inst::CheckIndex {
-                ty,
-                of,
-                i,
-                size,
-                extent,
-                dim: dim as i64,
-                place: i64::from(place),
-            };
+            let check = Inst::check_index(ty, of, i, size, extent, dim as i64, i64::from(place));
             cx.b.inst_if(guard, check);
         }
     }
@@ -204,11 +196,7 @@ pub fn smem_base(cx: &mut LowerCx, r: &RefUse) -> Result<(V, i32)> {
     let rank = peer_rank(cx, r)?;
     let local = cx.b.add(IntType::U32, base, Src::imm32(offset));
     let local = cx.b.r32(local);
-    let remote = cx.b.emit(Inst::Mapa {
-        d: PtxValue::NEW,
-        a: local,
-        rank,
-    });
+    let remote = cx.b.emit(Inst::mapa(PtxValue::NEW, local, rank));
     Ok((cx.b.r32(remote), 0))
 }
 

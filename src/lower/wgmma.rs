@@ -372,86 +372,37 @@ impl Product<'_> {
                     let a = advance(cx, *descriptor, operand.offset(mb * 64, ks * k_step));
                     let trans_a = i64::from(operand.major == Major::Mn);
                     match ty {
-                        WgmmaTypes::F16 | WgmmaTypes::BF16 => Inst::WgmmaHalfSs {
-                            ty,
-                            acc_ty: acc_kind,
-                            n,
-                            acc,
-                            a,
-                            b,
-                            scale_d,
-                            neg_a: 1,
-                            neg_b: 1,
-                            trans_a,
-                            trans_b,
-                        },
+                        WgmmaTypes::F16 | WgmmaTypes::BF16 => {
+                            Inst::wgmma_half_ss(ty, acc_kind, n, acc, a, b, scale_d, 1, 1, trans_a, trans_b)
+                        }
                         WgmmaTypes::TF32
                         | WgmmaTypes::E4M3E4M3
                         | WgmmaTypes::E4M3E5M2
                         | WgmmaTypes::E5M2E4M3
-                        | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatSs {
-                            ty,
-                            acc_ty: acc_kind,
-                            n,
-                            k: k_step as i64,
-                            acc,
-                            a,
-                            b,
-                            scale_d,
-                            neg_a: 1,
-                            neg_b: 1,
-                        },
-                        WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => Inst::WgmmaIntSs {
-                            ty,
-                            sat: SatFinite::No,
-                            n,
-                            acc,
-                            a,
-                            b,
-                            scale_d,
-                        },
+                        | WgmmaTypes::E5M2E5M2 => {
+                            Inst::wgmma_float_ss(ty, acc_kind, n, k_step as i64, acc, a, b, scale_d, 1, 1)
+                        }
+                        WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => {
+                            Inst::wgmma_int_ss(ty, SatFinite::No, n, acc, a, b, scale_d)
+                        }
                     }
                 }
                 Left::Registers(array) => {
                     let a = left_fragment(cx, array, mb as usize, (k / k_step) as usize, ks as usize)?;
                     match ty {
-                        WgmmaTypes::F16 | WgmmaTypes::BF16 => Inst::WgmmaHalfRs {
-                            ty,
-                            acc_ty: acc_kind,
-                            n,
-                            acc,
-                            a,
-                            b,
-                            scale_d,
-                            neg_a: 1,
-                            neg_b: 1,
-                            trans_b,
-                        },
+                        WgmmaTypes::F16 | WgmmaTypes::BF16 => {
+                            Inst::wgmma_half_rs(ty, acc_kind, n, acc, a, b, scale_d, 1, 1, trans_b)
+                        }
                         WgmmaTypes::TF32
                         | WgmmaTypes::E4M3E4M3
                         | WgmmaTypes::E4M3E5M2
                         | WgmmaTypes::E5M2E4M3
-                        | WgmmaTypes::E5M2E5M2 => Inst::WgmmaFloatRs {
-                            ty,
-                            acc_ty: acc_kind,
-                            n,
-                            k: k_step as i64,
-                            acc,
-                            a,
-                            b,
-                            scale_d,
-                            neg_a: 1,
-                            neg_b: 1,
-                        },
-                        WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => Inst::WgmmaIntRs {
-                            ty,
-                            sat: SatFinite::No,
-                            n,
-                            acc,
-                            a,
-                            b,
-                            scale_d,
-                        },
+                        | WgmmaTypes::E5M2E5M2 => {
+                            Inst::wgmma_float_rs(ty, acc_kind, n, k_step as i64, acc, a, b, scale_d, 1, 1)
+                        }
+                        WgmmaTypes::S8S8 | WgmmaTypes::S8U8 | WgmmaTypes::U8S8 | WgmmaTypes::U8U8 => {
+                            Inst::wgmma_int_rs(ty, SatFinite::No, n, acc, a, b, scale_d)
+                        }
                     }
                 }
             };

@@ -567,13 +567,9 @@ class Copies:
 ROUNDS = 16
 
 
-#: By how much the last box of a copy may begin behind its first one: 128 elements of a byte are a row of the widest swizzle.
-LAST_BOX = 128
-
-
 def may_store(start: Any) -> Any:
-    """Whether a slice that begins there may be stored: no box of it begins at a negative number of 32 bits."""
-    return (start >= 0) & (start < 2**31 - LAST_BOX) if start.dtype == np.int32 else start >= 0
+    """Whether a slice that begins there may be stored: not in front of its array."""
+    return start >= 0
 
 
 def _start(rng: np.random.Generator, index: str, extent: int, size: int, multiple: int) -> int:

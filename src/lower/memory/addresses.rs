@@ -143,13 +143,9 @@ pub fn add_far(cx: &mut LowerCx, at: S, term: &DynTerm, size: Size) -> Result<S>
     let unscaled = DynTerm { stride: 1, ..*term };
     let x = view::dyn_term(cx, &unscaled)?;
     if let Ok(stride) = i32::try_from(term.stride) {
-        return Ok(cx.b.emit(Inst::MadWide {
-            ty: WideType::S32,
-            d: PtxValue::NEW,
-            a: x,
-            b: Src::imm32(stride),
-            c: at,
-        }));
+        return Ok(cx
+            .b
+            .emit(Inst::mad_wide(WideType::S32, PtxValue::NEW, x, Src::imm32(stride), at)));
     }
     let x = cx.b.cvt_int(CvtType::S64, CvtType::S32, x);
     Ok(cx.b.mad(IntType::S64, x, Src::Imm(term.stride as u64), at))
