@@ -177,7 +177,7 @@ MUTANTS: list[Mutant] = [
       "what is to be forgotten is known still", "test_asynchrony", "test_barriers"),
     m("emulate/check/clock.rs", ".take(scope as usize + 1) {", "scope as usize + 1", "scope as usize + 2",
       "releases reach one scope further", "test_barriers", "test_asynchrony"),
-    m("emulate/mma.rs", "                    return m.fail(meaningless(\"mma.sp\", sparsity, found));", "return m.fail(meaningless(\"mma.sp\", sparsity, found));", "",
+    m("emulate/mma.rs", "                    return fail(meaningless(\"mma.sp\", sparsity, found));", "return fail(meaningless(\"mma.sp\", sparsity, found));", "",
       "metadata that means nothing is not told", "test_filetests", "test_inline_ptx"),
     # ------------------------------------------------------------------ run time
     m("assemble/cache.rs", "if entry.len() as u64 > self.place.limit_bytes {", "entry.len() as u64 > self.place.limit_bytes", "false",
