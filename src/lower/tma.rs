@@ -103,16 +103,14 @@ pub fn swizzle_of(bytes: u32) -> TensorMapSwizzle {
 /// Where a copy of so many begins along a dimension of this extent, in 32 bits: outside of it if it is, there if they do not hold it. Of a store,
 /// whose `outside` is not negative, the last box may begin at no negative number either: at `last` behind the first.
 fn coordinate(cx: &mut LowerCx, a: &Affine, (extent, outside): (u64, i32), last: u32, copied: u64) -> Result<S> {
-    let wraps = match bounds(cx, a) {
+    let is_right = |(lo, hi): (i128, i128)| {
         // A number that is too large for a signed one becomes negative, one that is too small becomes large.
-        Some((lo, hi)) => lo + (1 << 32) < i128::from(extent) || hi + i128::from(copied) > 1 << 32,
-        None => true,
+        let stays_outside = lo + (1 << 32) >= i128::from(extent) && hi + i128::from(copied) <= 1 << 32;
+        stays_outside && (outside < 0 || hi + i128::from(last) < 1 << 31)
     };
-    let turns_negative = |hi: i128| hi + i128::from(last) >= 1 << 31;
-    let is_illegal = outside >= 0 && bounds(cx, a).is_none_or(|(_, hi)| turns_negative(hi));
-    match wraps || is_illegal {
-        true => saturated(cx, a, outside, if outside < 0 { 0 } else { copied }),
-        false => affine32(cx, a),
+    match bounds(cx, a).is_some_and(is_right) {
+        true => affine32(cx, a),
+        false => saturated(cx, a, outside, if outside < 0 { 0 } else { copied }),
     }
 }
 
