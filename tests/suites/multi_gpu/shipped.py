@@ -14,13 +14,13 @@ from jax import lax
 from jax.experimental.pallas.ops.gpu import all_gather_mgpu, collective_matmul_mgpu, hopper_matmul_mgpu, reduce_scatter_mgpu
 
 from smalt._devices import emulation
-from tests.suites.multi_gpu.suite import P, Program, data, fetch, grid, line, over, subject
+from tests.suites.multi_gpu.suite import MACHINES, P, Program, data, fetch, grid, line, over, subject
 
 M, N = hopper_matmul_mgpu.MatmulDimension.M, hopper_matmul_mgpu.MatmulDimension.N
 
 #: A grid has a block for each streaming multiprocessor; in the emulator few are as good as 132.
 SMALL = "H200 with 8 SMs"
-emulation.DEVICES.setdefault(SMALL, dataclasses.replace(emulation.DEVICES["H200"], core_count=8))
+MACHINES[SMALL] = dataclasses.replace(emulation.DEVICES["H200"], core_count=8)
 
 
 def _by_xla(f: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any, *args: Any) -> np.ndarray[Any, Any]:

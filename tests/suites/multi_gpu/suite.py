@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import unittest.mock
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 from jax import lax
 
 import smalt
+from smalt._devices import emulation
 from tests.corpus.case import _bits, _first, _nan, like, x64
 from tests.suites.multi_gpu.processes import fetch, place
 
@@ -27,6 +29,10 @@ Array = np.ndarray[Any, Any]
 
 #: Arithmetic as NumPy does it. A wait that takes too long ends a kernel with a report instead of a hang.
 PARAMS = smalt.CompilerParams(fp_contract=False, wait_timeout_ns=10_000_000_000)
+
+
+#: Machines that the emulator has beside its own while a subject runs.
+MACHINES: dict[str, emulation.Device] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +116,10 @@ class Subject:
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         emulated = self.machine and jax.default_backend() == "cpu"
-        machine = smalt.emulated(self.machine, check=self.check) if emulated else smalt.enabled(True, pallas_call=True)
-        with x64(self.x64), machine, warnings.catch_warnings():
+        with unittest.mock.patch.dict(emulation.DEVICES, MACHINES), contextlib.ExitStack() as stack:
+            stack.enter_context(x64(self.x64))
+            stack.enter_context(smalt.emulated(self.machine, check=self.check) if emulated else smalt.enabled(True, pallas_call=True))
+            stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*(device_id_type|DeviceIdType).*")
             yield
 
