@@ -205,19 +205,19 @@ impl<H: Hooks> Machine<'_, H> {
                 data.resize(load.bytes as usize, 0);
                 self.check_foreign(w, load.pc, *address, load.bytes)?;
                 let bytes = load.bytes;
-                self.tell_global(w, load.pc, &load.view, *address, bytes, (Mode::Read, 0), &changes_all)?;
+                self.check_global(w, load.pc, &load.view, *address, bytes, (Mode::Read, 0), &changes_all)?;
                 tma::read_global(self.memory, *address, data, check)?;
             }
             Source::Shared { slot, offset } => {
                 self.check_defined(load.pc, *slot, *offset, load.bytes)?;
-                self.tell_read(w, load.pc, &load.view, *slot, *offset, load.bytes)?;
+                self.check_read(w, load.pc, &load.view, *slot, *offset, load.bytes)?;
                 data.clear();
                 data.extend_from_slice(self.cta(*slot).smem.get(*offset, load.bytes));
             }
             Source::Tensor { map, coords } => {
                 let map = self.placed(map);
                 swizzle = map.spec.swizzle;
-                self.tell_box(w, load.pc, &load.view, map, coords, (Mode::Read, 0), None)?;
+                self.check_box(w, load.pc, &load.view, map, coords, (Mode::Read, 0), None)?;
                 tma::fetch(map, coords, self.memory, check, data)?;
             }
             Source::Value { data: value, reduce } => {
@@ -255,7 +255,7 @@ impl<H: Hooks> Machine<'_, H> {
         Ok(())
     }
 
-    fn tell_read(&mut self, w: &Warp, pc: u32, view: &View, slot: CtaSlot, offset: u32, bytes: u32) -> Verdict {
+    fn check_read(&mut self, w: &Warp, pc: u32, view: &View, slot: CtaSlot, offset: u32, bytes: u32) -> Verdict {
         let verdict = self.hooks.async_memory(
             w.who(),
             view,
@@ -273,7 +273,7 @@ impl<H: Hooks> Machine<'_, H> {
 
     /// `number`: of a bulk store.
     #[expect(clippy::too_many_arguments, reason = "an access has many")]
-    fn tell_global(
+    fn check_global(
         &mut self,
         w: &Warp,
         pc: u32,
@@ -316,7 +316,7 @@ impl<H: Hooks> Machine<'_, H> {
     }
 
     /// The same for the part of a box that lies inside its tensor; of a store, `data` is the dense box.
-    fn tell_box(
+    fn check_box(
         &mut self,
         w: &Warp,
         pc: u32,
@@ -335,7 +335,7 @@ impl<H: Hooks> Machine<'_, H> {
                 self.check_foreign(w, pc, address, bytes)?;
             }
             let new = data.map(|data| &data[start as usize..(start + bytes) as usize]);
-            self.tell_global(w, pc, view, address, bytes, (mode, number), &|_, line| match new {
+            self.check_global(w, pc, view, address, bytes, (mode, number), &|_, line| match new {
                 Some(new) => memory.differences(address, new, line),
                 None => changes_all(CtaSlot(0), line),
             })?;
@@ -419,7 +419,7 @@ impl<H: Hooks> Machine<'_, H> {
         let warp = self.warp_id(w);
         let (first, bytes) = tma::footprint(store.source, store.bytes, swizzle);
         self.check_defined(store.pc, w.cta, first, bytes)
-            .and_then(|()| self.tell_read(w, store.pc, &store.view, w.cta, first, bytes))
+            .and_then(|()| self.check_read(w, store.pc, &store.view, w.cta, first, bytes))
             .map_err(|e| self.at_issue(e, warp, store.pc))?;
         let mut data = vec![];
         tma::gather(&self.cta(w.cta).smem, store.source, swizzle, store.bytes, &mut data);
@@ -446,7 +446,7 @@ impl<H: Hooks> Machine<'_, H> {
                     Some(_) => Mode::Reduce,
                 };
                 let mode = (mode, store.number);
-                let told = self.tell_global(w, store.pc, &store.view, *address, store.bytes, mode, &changes);
+                let told = self.check_global(w, store.pc, &store.view, *address, store.bytes, mode, &changes);
                 told.and_then(|()| match reduce {
                     None => tma::write_global(self.memory, *address, data, &mut by),
                     Some(reduce) => tma::reduce_global(self.memory, *address, *reduce, data, &mut by),
@@ -459,7 +459,7 @@ impl<H: Hooks> Machine<'_, H> {
                     Some(_) => Mode::Reduce,
                 };
                 let mode = (mode, store.number);
-                let told = self.tell_box(w, store.pc, &store.view, map, coords, mode, Some(data));
+                let told = self.check_box(w, store.pc, &store.view, map, coords, mode, Some(data));
                 told.and_then(|()| tma::store(map, coords, self.memory, *reduce, data, &mut by))
             }
         };

@@ -7,7 +7,7 @@ use super::machine::Machine;
 use super::mem::{Denied, Global, SharedCta, Space, collisions, denied};
 use super::options::AgentOrder;
 use super::overwrite::no_values;
-use super::sync::{ARRIVE, MbarrierArrive};
+use super::sync::{ARRIVE, MbarrierArrive, barrier_of};
 use super::uop::{Body, Flow, Step, Uop};
 use super::warp::{Warp, lanes};
 use crate::ptx::modifier::{LoadSem, Scope, StoreSem};
@@ -219,18 +219,9 @@ impl<H: Hooks> Body<H> for CopyArriveMore {
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         act_where(w, m, |_, _, _| true)?;
         for i in lanes(w.exec) {
-            let address = w.read::<u32>(u.a)[i].wrapping_add(u.imm as u32);
-            let told = m.barrier_at(w.cta, address).and_then(|(slot, offset)| {
-                m.note(
-                    w,
-                    Sync::Arrive {
-                        slot,
-                        offset,
-                        release: Some(Scope::Cta),
-                    },
-                )
-            });
-            told?;
+            let (slot, offset) = barrier_of(w, m, u, i)?;
+            let release = Some(Scope::Cta);
+            m.note(w, Sync::Arrive { slot, offset, release })?;
         }
         Ok(Flow::Next)
     }

@@ -746,7 +746,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
         }
     }
 
-    /// Tells the checker.
+    /// Reports to the checker.
     #[inline(always)]
     pub fn note(&mut self, w: &Warp, event: Sync) -> Verdict {
         let verdict = self.hooks.sync(w.who(), event);

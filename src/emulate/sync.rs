@@ -25,7 +25,7 @@ fn check_converged(w: &Warp, what: &str) -> Result<(), Box<Error>> {
 }
 
 /// Where the mbarrier at a lane's `a` + `imm` is.
-fn barrier_of<H: Hooks>(
+pub fn barrier_of<H: Hooks>(
     w: &Warp,
     m: &mut Machine<'_, H>,
     u: &Uop<H>,
@@ -34,7 +34,7 @@ fn barrier_of<H: Hooks>(
     m.barrier_at(w.cta, w.read::<u32>(u.a)[lane].wrapping_add(u.imm as u32))
 }
 
-/// Tells the checker, and goes on.
+/// Reports an event to the checker, and goes on.
 #[inline(always)]
 pub fn noted<H: Hooks>(w: &Warp, m: &mut Machine<'_, H>, event: Sync) -> Step {
     m.note(w, event)?;

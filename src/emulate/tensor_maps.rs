@@ -156,8 +156,8 @@ impl<'a, H: Hooks> Machine<'a, H> {
             })
     }
 
-    /// Tells the checker of stores of addresses `new` to the maps at `base` + `offset`.
-    fn tell_replaced(&mut self, w: &Warp, base: &[u64; 32], offset: i32, new: &[u64; 32]) -> Verdict {
+    /// Reports to the checker the stores of addresses `new` to the maps at `base` + `offset`.
+    fn check_replaced(&mut self, w: &Warp, base: &[u64; 32], offset: i32, new: &[u64; 32]) -> Verdict {
         if !H::LISTENS {
             return Ok(());
         }
@@ -195,7 +195,7 @@ impl<H: Hooks> Body<H> for ReplaceMapAddress {
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let (base, new) = (*w.read::<u64>(u.a), *w.read::<u64>(u.b));
         let at = |lane: usize| base[lane].wrapping_add(u.imm as i64 as u64);
-        let mut done = m.tell_replaced(w, &base, u.imm, &new);
+        let mut done = m.check_replaced(w, &base, u.imm, &new);
         for lane in lanes(w.exec) {
             done = done.and_then(|()| m.replace_address(w, at(lane), new[lane]));
         }

@@ -53,6 +53,17 @@ pub struct Far {
     late: Option<(u64, Mask, u32)>,
 }
 
+/// What has become of an access to bytes of a line.
+#[derive(Default)]
+pub struct Noted {
+    /// The bytes, and one of another cluster that it races with.
+    pub race: Option<(Mask, Past)>,
+    /// Something was noted that was not there.
+    pub is_new: bool,
+    /// An older one was forgotten: there were too many.
+    pub forgets: bool,
+}
+
 /// What is known across clusters.
 pub struct Across {
     pub(super) shape: Shape,
@@ -180,14 +191,14 @@ impl Across {
         }
     }
 
-    /// Of it, what it does to bytes of a line: whether anything is new of it, and whether it races.
+    /// Of it, what it does to bytes of a line.
     pub fn access(
         &mut self,
         far: &mut Far,
         (line, mask): (u64, Mask),
         seen: &Clock,
         changes: &dyn Fn() -> Mask,
-    ) -> (bool, bool) {
+    ) -> Noted {
         if self.shape.devices > 1 {
             let owner = self.owner(line);
             if owner != far.who.device && self.ended[owner as usize].1 {
@@ -203,12 +214,11 @@ impl Across {
             mask,
             ..far.past.clone()
         };
-        let (found, changed) = self.hold(line, mine, seen, changes);
-        let races = found.is_some();
-        if let (None, Some((hit, other))) = (&far.race, found) {
-            far.race = Some((line, hit, other));
+        let noted = self.hold(line, mine, seen, changes);
+        if let (None, Some((hit, other))) = (&far.race, &noted.race) {
+            far.race = Some((line, *hit, other.clone()));
         }
-        (changed, races)
+        noted
     }
 
     /// It has been noted: what is wrong with it.
@@ -226,15 +236,8 @@ impl Across {
         self.ended.iter().any(|(_, has_ended)| *has_ended)
     }
 
-    /// Notes an access to a line, and finds one of another cluster that it races with: which bytes, and the other. And whether it has noted
-    /// anything but what was there.
-    fn hold(
-        &mut self,
-        address: u64,
-        mine: Past,
-        seen: &Clock,
-        changes: &dyn Fn() -> Mask,
-    ) -> (Option<(Mask, Past)>, bool) {
+    /// Notes an access to a line, and finds one of another cluster that it races with.
+    fn hold(&mut self, address: u64, mine: Past, seen: &Clock, changes: &dyn Fn() -> Mask) -> Noted {
         let line = self.lines.line(address);
         let (clusters, here) = (&self.clusters, self.lines.others_mut(line));
         let own = mine.by.cluster;
@@ -243,7 +246,7 @@ impl Across {
         };
         // Whoever does once more what it has done in this epoch stands for nothing new.
         let again = here.iter().position(|it| alike(it) && mine.mask & !it.mask == 0);
-        let (mut found, mut emptied) = (None, false);
+        let (mut noted, mut emptied) = (Noted::default(), false);
         for theirs in here.iter_mut() {
             let hit = theirs.mask & mine.mask;
             if hit == 0 {
@@ -258,7 +261,7 @@ impl Across {
             let scopes = (theirs.kind.scope(), mine.kind.scope());
             let atomic = matches!(scopes, (Some(x), Some(y)) if includes(x) && includes(y));
             let races = |changes: bool| conflicts(theirs.kind, mine.kind, atomic, || changes);
-            let may_race = found.is_none() && theirs.by.cluster != own && races(true);
+            let may_race = noted.race.is_none() && theirs.by.cluster != own && races(true);
             if !stands && !may_race {
                 continue;
             }
@@ -268,29 +271,31 @@ impl Across {
                     emptied |= theirs.mask == 0;
                 }
             } else if may_race && (races(false) || hit & changes() != 0) {
-                found = Some((hit, theirs.clone()));
+                noted.race = Some((hit, theirs.clone()));
             }
         }
         if let Some(at) = again {
             here[at].loc = mine.loc;
-            return (found, false);
+            return noted;
         }
+        noted.is_new = true;
         if emptied {
             here.retain(|past| past.mask != 0);
         }
         if let Some(old) = here.iter_mut().find(|it| alike(it)) {
             old.mask |= mine.mask;
             old.loc = mine.loc;
-            return (found, true);
+            return noted;
         }
         let shares = |it: &Past| room(it.kind) == room(mine.kind);
         if here.iter().filter(|it| shares(it)).count() >= EACH
             && let Some(oldest) = here.iter().position(shares)
         {
             here.remove(oldest);
+            noted.forgets = true;
         }
         here.push(mine);
-        (found, true)
+        noted
     }
 
     /// Bytes of a line are polled by a cluster: whether that is news.
@@ -565,7 +570,7 @@ mod tests {
     impl Across {
         fn by(&mut self, line: u64, mine: Past, has_seen: &[(u32, u32)], changes: Mask) -> Option<(Mask, Past)> {
             let clock = seen(mine.by.cluster, has_seen);
-            self.hold(line, mine, &clock, &|| changes).0
+            self.hold(line, mine, &clock, &|| changes).race
         }
         fn len(&mut self, line: u64) -> usize {
             let line = self.lines.line(line);
@@ -636,7 +641,9 @@ mod tests {
         let mut across = across();
         for cluster in 0..100 {
             across.by(0, past(cluster, Kind::Read, 1, 1), &[], !0);
-            across.by(0, past(cluster, Kind::Atomic(Scope::Sys), 1, 2), &[], !0);
+            let mine = past(cluster, Kind::Atomic(Scope::Sys), 1, 2);
+            let noted = across.hold(0, mine, &seen(cluster, &[]), &|| !0);
+            assert_eq!((noted.is_new, noted.forgets), (true, cluster as usize >= EACH));
         }
         assert_eq!(across.len(0), 2 * EACH);
     }

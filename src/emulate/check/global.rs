@@ -57,7 +57,7 @@ impl Checker {
         self.global_lines(who, &clock, &mut touched.into_iter(), access)
     }
 
-    /// The lanes whose accesses do not repeat what their warp has noted in this epoch, of lines that have not changed since: what is repeated is
+    /// The lanes whose accesses do not repeat what their warp has noted in this epoch, of lines that have not changed since all of that was looked at: what is repeated is
     /// neither to be noted nor held against others. `is_run`: all do, or none.
     #[inline(always)]
     fn new_lanes(&self, who: Who, at: &impl Fn(usize) -> u64, (mask, is_run): (u32, bool), access: &Access<'_>) -> u32 {
@@ -127,9 +127,15 @@ impl Checker {
                 compares.set(true);
                 (access.changes)(who.cta, address)
             };
+            let before = self.versions.for_kind(kind).of(address);
             let (mut changed, mut races) = (false, false);
             if let (Some(far), Some(across)) = (&mut far, &mut self.across) {
-                (changed, races) = across.access(far, (address, mask), view, &changes);
+                let noted = across.access(far, (address, mask), view, &changes);
+                (changed, races) = (noted.is_new, noted.race.is_some());
+                if noted.forgets {
+                    // Of an atomic, too: its warp is to note it again.
+                    self.versions.count(address, Kind::Read);
+                }
             }
             for cta in own / size * size..own / size * size + size {
                 let shadow = &mut self.ctas[cta].global;
@@ -155,7 +161,8 @@ impl Checker {
             if !races && !compares.get() {
                 let shadow = &mut self.ctas[own].global;
                 let line = shadow.line(address);
-                shadow.mark(line, &mine, self.versions.for_kind(kind).of(address));
+                let now = self.versions.for_kind(kind).of(address);
+                shadow.mark_looked(line, mask, &mine, [before, now]);
             }
             if is_store {
                 self.stores.entry((id, access.number)).or_default().push(address);

@@ -493,6 +493,18 @@ impl Shadow {
         }
     }
 
+    /// The same of a line of global memory with other versions before the access was noted and now. All that the cell has must have been looked at:
+    /// with this access, or when it got the version before.
+    #[inline(always)]
+    pub fn mark_looked(&mut self, line: usize, mask: Mask, mine: &Side<'_>, [before, now]: [u32; 2]) {
+        if let Some(column) = self.columns.of(mine.by.component, mine.kind) {
+            let cell = self.cell(&self.lines[line], column);
+            if cell.version == before || cell.mask() == mask {
+                self.mark(line, mine, now);
+            }
+        }
+    }
+
     /// Of what is remembered of a line, that with which an access to these bytes races.
     #[inline(never)]
     pub fn find(
@@ -754,6 +766,8 @@ impl Shadow {
                     let column = by.component - self.columns.first;
                     let cell = Cell::new(store.mask, epoch, store.loc, None);
                     self.note(line, self.columns.warps + column, cell);
+                    // Its bytes are in the cell without having been looked at again.
+                    self.cell_mut(line, self.columns.warps + column).version = 0;
                     self.lines[line].wrote.note(by.component, epoch, now);
                 }
                 kind => {

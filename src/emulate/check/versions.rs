@@ -1,7 +1,7 @@
-//! Which lines of global memory have changed since somebody last looked at them.
+//! Which lines of global memory have changed since a warp last looked at them.
 //!
 //! What is remembered of a line of global memory is in several shadows: those of the cluster's CTAs, and the one across clusters. A warp whose
-//! access repeats what its cell has of this epoch (bytes and instruction included), after which none of them has changed, need not look at any.
+//! access repeats what its cell has of this epoch (instruction included), all of whose bytes were looked at since any of them changed, need not look.
 use super::race::Kind;
 use crate::ptx::modifier::Scope;
 

@@ -196,8 +196,11 @@ impl<W: Default> Words<W> {
     }
 
     fn find(&self, space: u32, address: u64) -> Option<&W> {
+        if !self.may_have(address) {
+            return None;
+        }
         let (line, place) = place(address);
-        let words = self.lines.get(&(space, line)).filter(|_| self.may_have(address))?;
+        let words = self.lines.get(&(space, line))?;
         words.iter().find(|(at, _)| *at == place).map(|(_, word)| word)
     }
 
@@ -244,6 +247,9 @@ impl Words<Word> {
 
     /// Bytes of a line hold what a store left there: nobody learns of older releases.
     pub fn overwrite(&mut self, line: u64, mask: Mask) {
+        if !self.may_have(line << 7) {
+            return;
+        }
         let words = self.lines.get_mut(&(GLOBAL, line)).into_iter().flatten();
         for (_, word) in words.filter(|(place, _)| mask >> (4 * place) & 0xf != 0) {
             *word = Word {

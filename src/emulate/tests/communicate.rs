@@ -662,6 +662,57 @@ fn stores_of_one_value_and_atomics_do_not_race() {
     broken(&kernel(1, true, Scope::Cta), &["an atomic on global memory", NOTHING]);
 }
 
+/// CTA 0 executes one store instruction with these offsets and values, CTA 1 stores 0 at the beginning.
+fn one_store_often(stores: &[(i32, u32)]) -> Kernel {
+    let mut k = Kernel::new(32).grid([2, 1, 1], [1; 3]);
+    let (data, sems) = (k.pointer(0), k.pointer(1));
+    let (first, thread) = (is_cta_0(&mut k), k.first_thread());
+    red(&mut k, sems, 64, AtomSem::Relaxed, Scope::Gpu);
+    let store = |k: &mut Kernel, offset: i32, value: u32| {
+        k.when(thread, false, |k| {
+            k.push(Inst::St {
+                sem: StoreSem::Weak,
+                space: Space::Global,
+                ty: MemType::B32,
+                addr: Addr::at(data, offset),
+                a: smallvec![imm(value)],
+            });
+        });
+    };
+    either(
+        &mut k,
+        first,
+        |k| {
+            let mut loc = None;
+            for (offset, value) in stores {
+                store(k, *offset, *value);
+                let now = k.loc();
+                let last = k.flat.blocks.last_mut().and_then(|block| block.insts.last_mut());
+                last.expect("the store").loc = *loc.get_or_insert(now);
+            }
+        },
+        |k| store(k, 0, 0),
+    );
+    k
+}
+
+#[test]
+fn what_an_instruction_has_stored_hides_nothing_that_it_stores_later() {
+    right(&one_store_often(&[(0, 0), (4, 5), (0, 0)]));
+    for stores in [
+        &[(0, 1)][..],
+        &[(0, 0), (0, 1)],
+        &[(0, 0), (4, 5), (0, 1)],
+        &[(4, 5), (0, 0), (4, 5), (0, 1)],
+        &[(0, 0), (4, 5), (8, 6), (0, 0), (4, 5), (0, 1)],
+    ] {
+        broken(
+            &one_store_often(stores),
+            &["a store to global memory that warp 0 of CTA (", NOTHING],
+        );
+    }
+}
+
 /// CTA 0 adds to two 16-bit floats of each word, CTA 1 does so, too, or stores the word.
 #[test]
 fn vectors_are_atomic_to_each_other_only() {
