@@ -44,12 +44,12 @@ fn others(r: &mut OpReader<'_>) -> Result<bool> {
         "concatenate" => OpKind::Concat { parts: r.values_from(0)?, dim: r.dim_of_result("dimension")? };
         "optimization_barrier" => OpKind::OptimizationBarrier { values: r.values_from(0)? };
         "reduce_precision"(1) => OpKind::ReducePrecision {
-            a: r.value(0)?, exponent_bits: r.count("exponent_bits")?, mantissa_bits: r.count("mantissa_bits")?
+            a: float(r)?, exponent_bits: r.count("exponent_bits")?, mantissa_bits: r.count("mantissa_bits")?
         };
         others: {
             "copy" | "stop_gradient"(1) => r.value(0).and_then(|a| r.results(&[a]));
             "add_any" => binary(r, BinaryOp::Add);
-            "square"(1) => r.value(0).and_then(|a| r.declared(OpKind::Binary { op: BinaryOp::Mul, a, b: a }));
+            "square"(1) => square(r);
             "one_minus_square"(1) => one_minus_square(r);
             "reciprocal"(1) ignoring "approx", "full_range" => reciprocal(r);
             "integer_pow"(1) => integer_pow(r);
@@ -101,14 +101,13 @@ fn unary(r: &mut OpReader<'_>, op: UnaryOp) -> Result<()> {
     r.arity(1)?;
     let a = r.value(0)?;
     let d = r.ty(a).dtype();
-    let fits = if matches!(op, Neg | Abs | Sign) {
-        d != DType::Bool
-    } else if op == Not {
-        !d.is_float()
-    } else if matches!(op, CountLeadingZeros | PopulationCount) {
-        d.is_int()
-    } else {
-        d.is_float()
+    let fits = match op {
+        Neg | Abs | Sign => d != DType::Bool,
+        Not => !d.is_float(),
+        CountLeadingZeros | PopulationCount => d.is_int(),
+        Floor | Ceil | RoundAwayFromZero | RoundToEven | RoundToTf32 | Sqrt | Rsqrt | IsFinite | Lgamma | Exp
+        | Exp2 | Expm1 | Log | Log1p | Log2 | Cbrt | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Tanh
+        | Asinh | Acosh | Atanh | Erf | Erfc | ErfInv | Logistic => d.is_float(),
     };
     element_type(r, d, fits)?;
     r.declared(OpKind::Unary { op, a })
@@ -140,9 +139,30 @@ fn one(r: &mut OpReader<'_>, like: Value) -> Result<Value> {
     Ok(r.emit1(OpKind::Constant(Constant::Splat(bits)), ty))
 }
 
+/// The only operand, a number.
+fn number(r: &mut OpReader<'_>) -> Result<Value> {
+    let a = r.value(0)?;
+    let d = r.ty(a).dtype();
+    element_type(r, d, d != DType::Bool)?;
+    Ok(a)
+}
+
+/// The only operand, a float.
+fn float(r: &mut OpReader<'_>) -> Result<Value> {
+    let a = r.value(0)?;
+    let d = r.ty(a).dtype();
+    element_type(r, d, d.is_float())?;
+    Ok(a)
+}
+
+fn square(r: &mut OpReader<'_>) -> Result<()> {
+    let (op, a) = (BinaryOp::Mul, number(r)?);
+    r.declared(OpKind::Binary { op, a, b: a })
+}
+
 /// As lax defines it: (1 − x)·(1 + x).
 fn one_minus_square(r: &mut OpReader<'_>) -> Result<()> {
-    let x = r.value(0)?;
+    let x = number(r)?;
     let one = one(r, x)?;
     let (a, b) = (r.binary(BinaryOp::Sub, one, x), r.binary(BinaryOp::Add, one, x));
     let op = BinaryOp::Mul;
@@ -150,14 +170,14 @@ fn one_minus_square(r: &mut OpReader<'_>) -> Result<()> {
 }
 
 fn reciprocal(r: &mut OpReader<'_>) -> Result<()> {
-    let b = r.value(0)?;
+    let b = float(r)?;
     let a = one(r, b)?;
     let op = BinaryOp::Div;
     r.declared(OpKind::Binary { op, a, b })
 }
 
 fn integer_pow(r: &mut OpReader<'_>) -> Result<()> {
-    let (a, y) = (r.value(0)?, r.int("y")?);
+    let (a, y) = (number(r)?, r.int("y")?);
     let n = i32::try_from(y).map_err(|_| {
         Error::unsupported(format!("`integer_pow` with the exponent {y}")).remedy("jnp.power(x, y) with y as an array")
     })?;
@@ -212,6 +232,10 @@ fn select(r: &mut OpReader<'_>) -> Result<()> {
     let shape = r.result_type(0)?.shape().to_vec();
     for case in &mut cases {
         *case = r.broadcast_to(*case, &shape)?;
+    }
+    // lax has a bool that selects from one case, too: there is nothing to select.
+    if let (DType::Bool, &[only]) = (r.ty(which).dtype(), &cases[..]) {
+        return r.results(&[only]);
     }
     r.declared(OpKind::Select { which, cases })
 }
@@ -293,9 +317,9 @@ fn tile(r: &mut OpReader<'_>) -> Result<()> {
 fn pad(r: &mut OpReader<'_>) -> Result<()> {
     let (a, value) = (r.value(0)?, r.value(1)?);
     let config = r.ints("padding_config")?;
-    // Sums of these and of extents fit.
+    // What is computed with these and extents fits.
     let fits = |n: &i64| (-1 << 40..1 << 40).contains(n);
-    if !config.iter().all(fits) || config.iter().skip(2).step_by(3).any(|n| *n < 0) {
+    if !config.iter().all(fits) {
         return Err(r.damaged("the padding").got(format!("{config:?}")));
     }
     let of = |i: usize| config.iter().skip(i).step_by(3).copied().collect();

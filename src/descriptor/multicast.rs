@@ -51,7 +51,7 @@ pub fn members(importer: &mut Importer, u: &RefUse, region: Region, loc: Loc) ->
     Ok(offsets.into_iter().map(member).collect())
 }
 
-/// An op without results as ops without multicast references, where that is possible.
+/// An op as ops without multicast references, where that is possible; those with results stay one.
 pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Result<Vec<OpKind>> {
     let mut of = |u: &RefUse| members(r.importer, u, r.region, r.loc);
     let is_multicast = |u: &RefUse| matches!(u.place, Place::Multicast { .. });

@@ -200,12 +200,13 @@ impl<'a> OpReader<'a> {
         }
     }
 
-    /// The same of the op's first result.
+    /// Distinct dimensions of the op's first result.
     pub fn dims_of_result(&mut self, name: &str) -> Result<Vec<u32>> {
         let rank = self.result_type(0)?.shape().len();
         self.dims(name, rank)
     }
 
+    /// A dimension of the op's first result.
     pub fn dim_of_result(&mut self, name: &str) -> Result<u32> {
         let rank = self.result_type(0)?.shape().len();
         self.dim(name, rank)
@@ -431,6 +432,7 @@ impl<'a> OpReader<'a> {
     pub fn declared(&mut self, kind: OpKind) -> Result<()> {
         let results = self.op.results.iter().map(value_type);
         let types = results.collect::<Result<Vec<Type>>>()?;
+        self.check(&kind, &types)?;
         if let (Some(a), [to]) = (rearranged(&kind), &types[..])
             && self.ty(a) == to
         {
@@ -438,7 +440,6 @@ impl<'a> OpReader<'a> {
         }
         let mut values = SmallVec::new();
         for kind in super::multicast::expand(self, kind)? {
-            self.check(&kind, &types)?;
             values = self.emit(kind, types.iter().cloned());
         }
         self.results(&values)
@@ -504,7 +505,7 @@ fn rearranged(kind: &OpKind) -> Option<Value> {
         (dims.len() + 1, std::slice::from_ref(a))
     } else if let OpKind::Pad { a, low, .. } = kind {
         (low.len() + 1, std::slice::from_ref(a))
-    } else if let OpKind::Concat { parts: values, .. } | OpKind::Select { cases: values, .. } = kind {
+    } else if let OpKind::Concat { parts: values, .. } = kind {
         (values.len(), values.as_slice())
     } else {
         return None;

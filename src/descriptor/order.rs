@@ -377,11 +377,6 @@ pub fn top_k(r: &mut OpReader<'_>) -> Result<()> {
 
 /// The first index of the extreme element along a dimension, NaN being one: of what equals the extreme, the least index.
 pub fn arg_reduce(r: &mut OpReader<'_>, op: ArgReduceOp, a: Value, axis: u32, to: Type) -> Result<()> {
-    let a = if r.ty(a).dtype() == DType::Bool {
-        r.converted(a, DType::U32)
-    } else {
-        a
-    };
     let whole = r.ty(a).clone();
     let reduced = |dtype: DType| Type::of(dtype, to.shape());
     let reduce = |r: &mut OpReader<'_>, op, a, ty| {

@@ -262,8 +262,9 @@ impl<'a> Typing<'a> {
         let ok = to.dtype() == from.dtype()
             && [to.shape().len(), low.len(), high.len(), interior.len()] == [rank; 4]
             && (0..rank).all(|d| {
-                let n = from.shape()[d] as i64;
-                n + (n - 1).max(0) * interior[d] + low[d] + high[d] == to.shape()[d] as i64
+                let n = i128::from(from.shape()[d]);
+                let [low, high, gap] = [low[d], high[d], interior[d]].map(i128::from);
+                gap >= 0 && n + (n - 1).max(0) * gap + low + high == i128::from(to.shape()[d])
             });
         self.want(ok, || format!("{from} to {to}"))
     }
