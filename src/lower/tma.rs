@@ -56,12 +56,12 @@ fn tensor(
             continue;
         }
         // No array reaches `outside`, and no box from there into one. A store's is directly behind the array: a negative coordinate is an
-        // illegal instruction.
+        // illegal instruction ([`TensorPlan::has_room_behind`]).
         let outside = match direction {
             Direction::Load => i32::MIN,
-            Direction::Store => i32::try_from(plan.dims[k]).unwrap_or(i32::MIN),
+            Direction::Store => plan.dims[k] as i32,
         };
-        let last = plan.pieces.iter().map(|piece| piece.coords[k]).max().unwrap_or(0);
+        let last = plan.last_box(k);
         let copied = u64::from(last) + u64::from(plan.box_dims[k]);
         let mut at = coordinate(cx, affine, (plan.dims[k], outside), last, copied)?;
         for part in plan.parts.iter().filter(|part| part.of == k) {

@@ -429,6 +429,12 @@ impl Planner<'_> {
             return Ok(());
         }
         let (smem, plan) = copy.plan(kernel, &self.assignment.smem)?;
+        let plan = plan.and_then(|plan| match &plan {
+            CopyPlan::Tensor(tensor) if matches!(kind, OpKind::CopySmemToGmem { .. }) => {
+                tensor.has_room_behind().map(|()| plan)
+            }
+            CopyPlan::Tensor(_) | CopyPlan::Bulk(_) => Ok(plan),
+        });
         let plan = plan.map_err(|e| copy_error(kernel, kind.name(), copy.gmem, e))?;
         let elements: u64 = shape.iter().product();
         let bytes = (elements * u64::from(smem.bits) / 8) as u32;
@@ -483,6 +489,7 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         CopyError::MinorStride => "transpose the array outside of the kernel, or load it with ref[...]".into(),
         CopyError::Dimensions { .. } => "copy in a loop over the outer dimensions".into(),
         CopyError::Pieces { .. } => "copy in a loop, or tile the buffer so that rows are contiguous".into(),
+        CopyError::NoRoomBehind { .. } => "store smaller slices, in a loop, or make the array shorter".into(),
         CopyError::Shapes { .. } | CopyError::Limits { .. } => "change the array's or the block's shape".into(),
     };
     let fault = match &e {
@@ -500,7 +507,8 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
         | CopyError::Alignment { .. }
         | CopyError::MinorStride
         | CopyError::Shapes { .. }
-        | CopyError::Limits { .. } => Fault::InvalidKernel,
+        | CopyError::Limits { .. }
+        | CopyError::NoRoomBehind { .. } => Fault::InvalidKernel,
     };
     Error::new(fault, op)
         .expected("a slice that the copy engine can move")

@@ -95,6 +95,22 @@ pub struct TensorPlan {
     pub sharing: Sharing,
 }
 
+impl TensorPlan {
+    /// Where the last box begins along a dimension, behind the first.
+    pub fn last_box(&self, dim: usize) -> u32 {
+        self.pieces.iter().map(|piece| piece.coords[dim]).max().unwrap_or(0)
+    }
+
+    /// Whether all boxes may begin behind the array, at positive coordinates.
+    pub fn has_room_behind(&self) -> Result<(), CopyError> {
+        let lacks_room = |k: &usize| self.dims[*k] + u64::from(self.last_box(*k)) >= MAX_EXTENT;
+        (0..self.dims.len()).find(lacks_room).map_or(Ok(()), |k| {
+            let (extent, last) = (self.dims[k], self.last_box(k));
+            Err(CopyError::NoRoomBehind { extent, last })
+        })
+    }
+}
+
 /// An index of the array that is a part of a coordinate of the map: the copy is outside of the array if this is not below the extent.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Part {
@@ -167,6 +183,10 @@ pub enum CopyError {
     SmemAlignment { bytes: u64, needed: u64 },
     #[error("GMEM dimension of {extent} elements, {stride} bytes apart: tensor maps end at 2^31 and 2^40")]
     Limits { extent: u64, stride: u64 },
+    #[error(
+        "GMEM dimension of {extent} elements: the last box of a store that begins behind it is {last} elements further, and coordinates end at 2^31"
+    )]
+    NoRoomBehind { extent: u64, last: u32 },
     #[error(
         "the slice begins at element {start} of the minor dimension, no multiple of {unit}: a GPU takes that for an illegal instruction"
     )]
