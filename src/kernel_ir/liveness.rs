@@ -1,9 +1,10 @@
 //! What is alive where, and how many registers there are for it.
-use super::class::{Pure, ShapeOp};
+use super::class::{Carries, Pure, ShapeOp};
 use super::rewrite::regions_of;
 use super::*;
 use cranelift_entity::EntitySet;
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 use std::rc::Rc;
 
 /// Makes of what is alive behind an op what is alive before it.
@@ -58,19 +59,46 @@ pub fn is_held(kernel: &Kernel, v: Value) -> bool {
 fn columns(kernel: &Kernel) -> EntitySet<Value> {
     let is_vector = |v: &Value| kernel.ty(*v).shape().len() == 1;
     let mut found = EntitySet::new();
-    for region in kernel.live_regions().into_iter().rev() {
-        for &op in kernel.regions[region].ops.iter().rev() {
-            let OpData { kind, results, .. } = &kernel.ops[op];
-            if let Some(Pure::Shape(ShapeOp::Broadcast { dims: &[dim] })) = kind.pure() {
-                visit::for_each_value(kind, &mut |v| found.extend(Some(v).filter(|_| dim > 0)));
-            } else if let Some(Pure::Reduce { axes: [0], .. }) = kind.pure() {
-                found.extend(Some(results[0]).filter(is_vector));
-            } else if let Some(Pure::Elementwise(_)) = kind.pure()
-                && found.contains(results[0])
+    // Vectors of which all are of the columns if one is.
+    let mut alike: Vec<SmallVec<[Value; 4]>> = vec![];
+    kernel.for_each_op(&mut |op| {
+        let OpData { kind, results, .. } = &kernel.ops[op];
+        let mut operands = SmallVec::new();
+        visit::for_each_value(kind, &mut |v| operands.push(v));
+        if let Some(Pure::Shape(ShapeOp::Broadcast { dims: &[dim] })) = kind.pure() {
+            found.extend(operands.into_iter().filter(|_| dim > 0));
+        } else if let Some(Pure::Reduce { axes: [0], .. }) = kind.pure() {
+            found.extend(results.iter().copied().filter(is_vector));
+        } else if let Some(Pure::Elementwise(_)) = kind.pure() {
+            operands.extend(results.iter().copied());
+            alike.push(operands);
+        } else if let Some(control) = kind.control()
+            && let Some(inits) = control.inits()
+        {
+            for Carries {
+                region,
+                params,
+                results: yields,
+            } in control.carries()
             {
-                visit::for_each_value(kind, &mut |v| found.extend(Some(v).filter(is_vector)));
+                let data = &kernel.regions[region];
+                alike.extend(inits.iter().enumerate().map(|(i, init)| {
+                    let param = params.map(|first| data.params[first + i]);
+                    let others = [param, data.results.get(yields + i).copied(), results.get(i).copied()];
+                    others.into_iter().flatten().chain([*init]).collect()
+                }));
             }
         }
+    });
+    alike.iter_mut().for_each(|values| values.retain(|v| is_vector(v)));
+    let mut left = usize::MAX;
+    while alike.len() < std::mem::replace(&mut left, alike.len()) {
+        alike.reverse();
+        alike.retain(|values| {
+            let are_columns = values.iter().any(|v| found.contains(*v));
+            found.extend(values.iter().copied().filter(|_| are_columns));
+            !are_columns
+        });
     }
     found
 }
@@ -197,5 +225,67 @@ mod tests {
             [128, 64, 2]
         );
         assert_eq!(around.words(&kernel, of_rows, 64), 4, "as 64-bit elements");
+    }
+
+    #[test]
+    fn what_loops_carry_and_elements_give_is_of_the_columns_too() {
+        let mut b = KernelBuilder::new();
+        let x = b.input(DType::F32, &[64, 256]);
+        let whole = b.whole(x);
+        let a = b.load(whole);
+        let vector = Type::Array {
+            dtype: DType::F32,
+            shape: [256].into_iter().collect(),
+        };
+        let (lower, upper) = (b.int(DType::I32, 0), b.int(DType::I32, 4));
+        let v = b.input(DType::F32, &[256]);
+        let start = b.whole(v);
+        let (carried, other) = (b.load(start.clone()), b.load(start));
+        let params = [Type::Scalar(DType::I32), vector.clone(), vector.clone()];
+        let mut inside = vec![];
+        let body = b.region(Group::Warpgroup, &params, |b, params| {
+            let sum = OpKind::Reduce {
+                op: ReduceOp::Sum,
+                a,
+                axes: vec![0],
+                parallel: None,
+            };
+            let sum = b.op1(sum, DType::F32, &[256]);
+            let op = BinaryOp::Add;
+            let more = b.op1(
+                OpKind::Binary {
+                    op,
+                    a: params[1],
+                    b: sum,
+                },
+                DType::F32,
+                &[256],
+            );
+            inside = vec![params[1], params[2]];
+            vec![more, params[2]]
+        });
+        let kind = OpKind::For {
+            lower,
+            upper,
+            inits: vec![carried, other],
+            xs: vec![],
+            reverse: false,
+            unroll: 1,
+            body,
+        };
+        let results = b.op(kind, &[vector.clone(), vector]);
+        let half = b.op1(
+            OpKind::Unary {
+                op: UnaryOp::Neg,
+                a: results[0],
+            },
+            DType::F32,
+            &[256],
+        );
+        let kernel = b.finish();
+        let around = Around::new(&kernel);
+        let words = |v: Value| around.words(&kernel, v, 8);
+        assert_eq!([carried, inside[0], results[0], half].map(words), [64; 4]);
+        assert_eq!([other, inside[1], results[1]].map(words), [8; 3]);
     }
 }
