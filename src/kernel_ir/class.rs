@@ -209,6 +209,11 @@ impl<'a> Transfer<'a> {
     pub(super) fn masked(self, mask: Option<Value>) -> Transfer<'a> {
         Transfer { mask, ..self }
     }
+    /// Whether it writes nothing.
+    pub fn only_loads(&self) -> bool {
+        self.value.is_none()
+    }
+
     /// Whether it touches the view as a whole: each lane the elements that its layout gives it.
     pub fn is_whole(&self) -> bool {
         self.at.is_none() && self.mask.is_none()

@@ -1,4 +1,4 @@
-//! Values that are in memory still: loads behind which nothing was stored there, and no other thread signalled that it may be.
+//! Values that are in memory still: loads behind which nothing was stored there, and no other thread was signalled that it may be.
 use super::motion::releases_nothing;
 use super::*;
 use cranelift_entity::SecondaryMap;

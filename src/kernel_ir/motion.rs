@@ -17,7 +17,7 @@ pub fn releases_nothing(kind: &OpKind) -> bool {
 }
 
 /// Whether an op loads from what is not written while the kernel runs.
-pub fn loads_input(kernel: &Kernel, op: Op) -> bool {
+fn loads_input(kernel: &Kernel, op: Op) -> bool {
     matches!(&kernel.ops[op].kind, OpKind::Load { src } if kernel.is_constant(src))
 }
 
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_go_by_stays_before_a_release() {
+    fn what_others_rely_on_stays_behind_a_release() {
         let Ops {
             kernel,
             load,

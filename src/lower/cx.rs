@@ -722,7 +722,7 @@ impl<'a> LowerCx<'a> {
     /// The address of a row of what each device adds to the address of an exchanged buffer.
     pub fn row_pointer(&mut self, buffer: u32) -> V {
         let p = ParamRef(self.entry.params.len() as u32);
-        self.entry.params.push(EntryParam::Row { told: buffer });
+        self.entry.params.push(EntryParam::Row { exchanged: buffer });
         self.b.param(p)
     }
 

@@ -100,7 +100,7 @@ pub fn find_use(cx: &mut LowerCx) -> Result<()> {
     let exchange = kernel.talks().then(|| Exchange {
         buffer: buffers + 1,
         devices,
-        told: exchanged,
+        exchanged,
         map_count: maps.len() as u32,
         semaphore_bytes: semaphore_bytes.next_multiple_of(16),
     });
@@ -169,7 +169,7 @@ fn exchange_addresses(cx: &mut LowerCx, exchange: &Exchange, block: V, position:
     }
     // Where other processes have mapped this device's buffers, by the same devices.
     let mut elsewhere = vec![];
-    for buffer in 0..exchange.told.len() as u32 {
+    for buffer in 0..exchange.exchanged.len() as u32 {
         let row = cx.row_pointer(buffer);
         let mut deltas = vec![];
         for (device, _) in &theirs {
@@ -186,7 +186,7 @@ fn exchange_addresses(cx: &mut LowerCx, exchange: &Exchange, block: V, position:
     let (messages, each) = (exchange.messages() as u32, exchange.parity_bytes() as u32);
     let own = cx.b.mad(IntType::U32, parity, Src::u32(each), Src::u32(messages));
     let addresses = exchange
-        .told
+        .exchanged
         .iter()
         .map(|buffer| cx.buffer_pointer(*buffer))
         .collect::<Vec<_>>();
@@ -226,7 +226,7 @@ fn exchange_addresses(cx: &mut LowerCx, exchange: &Exchange, block: V, position:
         where_device(cx, exchange, *device, |cx| {
             let message = behind(cx, here, *device, each, 0);
             let slot = cx.b.mad(IntType::U32, *device, Src::u32(each), base);
-            for (i, buffer) in exchange.told.iter().enumerate() {
+            for (i, buffer) in exchange.exchanged.iter().enumerate() {
                 let at = Addr::at(message.base, message.offset + 8 * i as i32);
                 let word = wait_tagged(cx, Scope::Sys, at, tag, Awaited::Device, *device)?;
                 let mut address = address_of(cx, word.into());
@@ -469,7 +469,7 @@ fn store64(cx: &mut LowerCx, sem: StoreSem, space: Space, addr: Addr<V>, a: S) {
 }
 
 fn exchanged_index(exchange: &Exchange, buffer: u32) -> Result<usize> {
-    let place = exchange.told.iter().position(|b| *b == buffer);
+    let place = exchange.exchanged.iter().position(|b| *b == buffer);
     place.ok_or_else(|| Error::internal("a peer's buffer that is not exchanged"))
 }
 

@@ -93,7 +93,7 @@ impl Target {
     }
 }
 
-/// The scope of accesses to a device's memory meanwhile: its blocks, or other devices' as well.
+/// The scope that has all that may access a device's memory at the same time: its blocks, or other devices' as well.
 pub fn device_scope(cx: &LowerCx) -> Scope {
     let exchange = cx.mesh.launch.as_ref().and_then(|mesh| mesh.exchange.as_ref());
     if exchange.is_some() { Scope::Sys } else { Scope::Gpu }

@@ -101,7 +101,7 @@ pub const PHASES: &[Phase] = &[
         ],
     },
     Phase {
-        why: "arrays that loops carry become accumulators where no loop is turned any more; facts and registers are those of the last form",
+        why: "arrays that loops carry become accumulators where no loop is rotated any more; facts and registers are those of the last form",
         passes: &[
             ("carry_accumulators", carry_accumulators::run),
             ("compute_facts", compute_facts),

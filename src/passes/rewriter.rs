@@ -19,13 +19,16 @@ pub trait Rewrite {
     /// The ops with regions at which [`Around::alive`] is needed: then no others are entered.
     const LIVENESS: Option<fn(&Kernel, Op) -> bool> = None;
 
-    /// Whether there is anything to rewrite in such a kernel. Users' own instructions may release or acquire anything: where there are
-    /// some, nothing moves over the borders of iterations.
+    /// Whether ops move over the borders of iterations: not in kernels with users' own instructions, which may release or acquire anything.
+    const CROSSES_ITERATIONS: bool = true;
+
+    /// Whether there is anything to rewrite in such a kernel.
     fn applies(kernel: &Kernel) -> bool;
 
-    /// How many of these ops, the rest of a region, are a site together: none if the first is of no interest. A loop is a site of its own.
-    fn site(kernel: &Kernel, rest: &[Op]) -> usize {
-        usize::from(!regions_of(kernel, rest[0]).is_empty())
+    /// How many of these ops, the rest of a region, are a site together: none if the first is of no interest. An op that is entered is a site of
+    /// its own.
+    fn site(_: &Kernel, _: &[Op], is_entered: bool) -> usize {
+        usize::from(is_entered)
     }
 
     /// What is to be done with a site: `None` if it is none of those that the pass is about, an error if it is one that must stay.
@@ -47,7 +50,8 @@ pub trait Rewrite {
 
 /// Looks at every site, the outer ones first, and in those that stay.
 pub fn run<R: Rewrite>(kernel: &mut Kernel) -> Result<()> {
-    if R::applies(kernel) {
+    let is_allowed = !(R::CROSSES_ITERATIONS && kernel.has_instructions());
+    if is_allowed && R::applies(kernel) {
         region::<R>(kernel, kernel.body, Around::new(kernel));
     }
     Ok(())
@@ -62,10 +66,12 @@ fn region<R: Rewrite>(kernel: &mut Kernel, at: Region, mut here: Around) {
     while i < kernel.regions[at].ops.len() {
         let op = kernel.regions[at].ops[i];
         here.pass(kernel, op);
+        let inner = regions_of(kernel, op);
         let is_wanted = R::LIVENESS.is_some_and(|wants| wants(kernel, op));
-        let mut inside = is_wanted.then(|| here.with_alive(behind.pop().unwrap_or_default()));
+        let is_entered = !inner.is_empty() && (is_wanted || R::LIVENESS.is_none());
+        let inside = is_wanted.then(|| here.with_alive(behind.pop().unwrap_or_default()));
         let around = inside.as_ref().unwrap_or(&here);
-        let site = i..i + R::site(kernel, &kernel.regions[at].ops[i..]);
+        let site = i..i + R::site(kernel, &kernel.regions[at].ops[i..], is_entered);
         let found = match site.is_empty() {
             true => Ok(None),
             false => R::find(kernel, at, site.clone(), around),
@@ -83,11 +89,10 @@ fn region<R: Rewrite>(kernel: &mut Kernel, at: Region, mut here: Around) {
             }
         }
         i = next;
-        let inner = regions_of(kernel, op);
-        if inner.is_empty() || R::LIVENESS.is_some() && !is_wanted {
+        if !is_entered {
             continue;
         }
-        let mut inside = inside.take().unwrap_or_else(|| here.clone());
+        let mut inside = inside.unwrap_or_else(|| here.clone());
         // What an iteration needs from outside, the next one needs, too.
         if is_wanted && let Some(control) = kernel.ops[op].kind.control().filter(|c| c.is_loop()) {
             inner.iter().for_each(|r| captured(kernel, *r, &mut inside.alive));

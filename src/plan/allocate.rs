@@ -33,7 +33,7 @@ pub struct Allocation {
     /// A table of addresses on the other devices: eight bytes for each device and each allocation that it has of its own, and as many
     /// for the semaphores.
     pub exchange: Option<u32>,
-    /// Where waits have a limit: a flag: a wait in the block has taken longer, and the mbarrier at which the block ends.
+    /// Where waits have a limit: a flag, set when a wait in the block has taken longer, and the mbarrier at which the block ends.
     pub gave_up: Option<u32>,
     /// Accumulators that are not all in registers.
     pub parked: Parked,

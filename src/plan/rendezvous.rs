@@ -10,7 +10,7 @@
 //! To an assembler an arrival orders memory and nothing else: ptxas 13.0 moves all of the arithmetic behind it, all warpgroups compute at
 //! once, and multiply at once. So the arrival is tied to elements of what the product takes in registers: to a few that are spread over
 //! them, so that about half of the arithmetic is done by then. Not to all: a warpgroup that computes alone leaves issue slots empty.
-//! Attention forward of 4096 rows with turned loops on an H200, µs, tied to nothing / to four words / to the sums of all: head 64, 128 keys 162.6 / 149.2 /
+//! Attention forward of 4096 rows with rotated loops on an H200, µs, tied to nothing / to four words / to the sums of all: head 64, 128 keys 162.6 / 149.2 /
 //! 189.3, 64 keys 182.3 / 161.8 / 229.5; head 128, 128 keys 200.6 / 199.7 / 219.3.
 //!
 //! Tied are arrivals in front of a wait for the same barrier, in front of a product whose left operand the same straight run of ops has

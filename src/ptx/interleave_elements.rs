@@ -11,8 +11,8 @@
 //! Every batch's list holds what its ops need, so that definitions precede uses; it is in the old order, so that only ops of
 //! different batches change places. What acts never does. An ordinary load sinks towards its use, and therefore
 //! * not below a write that may touch the same bytes: the write needs the load listed before it. It may touch them unless
-//!   the space differs, or the [`MemTag`]s differ and neither is [`MemTag::ANY`], or both addresses have one base and byte
-//!   disjoint ranges;
+//!   the space differs, or the [`MemTag`]s differ and neither is [`MemTag::ANY`], or both addresses have one base and
+//!   disjoint ranges of bytes;
 //! * not below anything that orders memory (`SYNC`: barriers, waits, fences, arrivals, atomics, relaxed and volatile loads,
 //!   copies, wgmma), nor below a loop or a conditional that contains one.
 //!

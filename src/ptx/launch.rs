@@ -160,8 +160,8 @@ pub struct Exchange {
     /// Its number as a buffer.
     pub buffer: u32,
     pub devices: u32,
-    /// The buffers whose addresses are told; this one among them where peers' semaphores are in it.
-    pub told: Vec<u32>,
+    /// The buffers whose addresses are exchanged; this one among them where peers' semaphores are in it.
+    pub exchanged: Vec<u32>,
     /// How many tensor maps there are over a buffer of each device.
     pub map_count: u32,
     /// Bytes of semaphores, a multiple of 16.
@@ -186,7 +186,7 @@ impl Exchange {
     }
     /// Bytes of one message.
     pub fn message_bytes(&self) -> u64 {
-        8 * self.told.len() as u64
+        8 * self.exchanged.len() as u64
     }
     /// Bytes of the messages of one parity.
     pub fn parity_bytes(&self) -> u64 {
@@ -300,8 +300,8 @@ pub enum EntryParam {
     /// A tensor map over a buffer: 128 bytes by value, 64-byte aligned.
     TensorMap(TensorMapSpec),
     /// The address of a row of 64-bit words, one for each device in the order of the exchange block's list: what that device adds to the address
-    /// of `told` buffer number `told` ([`Exchange::told`]). Not zero where another process has mapped the buffer elsewhere.
-    Row { told: u32 },
+    /// of exchanged buffer number `exchanged` ([`Exchange::exchanged`]). Not zero where another process has mapped the buffer elsewhere.
+    Row { exchanged: u32 },
 }
 
 /// `cuTensorMapEncodeTiled`'s arguments. Dimension 0 is the minor one; element strides are 1, no interleave.
@@ -374,11 +374,11 @@ mod tests {
     /// A peer writes messages and signals as soon as it knows a block: what a device then writes itself must leave them alone.
     #[test]
     fn own_parts_of_an_exchange_block_and_what_peers_write_are_apart() {
-        for (devices, told, map_count, semaphore_bytes) in [(2, 1, 0, 16), (3, 2, 1, 0), (40, 5, 3, 1024)] {
+        for (devices, exchanged, map_count, semaphore_bytes) in [(2, 1, 0, 16), (3, 2, 1, 0), (40, 5, 3, 1024)] {
             let exchange = Exchange {
                 buffer: 9,
                 devices,
-                told: (0..told).collect(),
+                exchanged: (0..exchanged).collect(),
                 map_count,
                 semaphore_bytes,
             };

@@ -473,13 +473,13 @@ pub fn plan(launch: &LaunchSpec) -> cuda::Plan {
     let param = |param: &EntryParam| match param {
         // A call site gives the profile's and the printer's behind the rows.
         EntryParam::Pointer { buffer } if launch.is_of_launch(*buffer) => cuda::Param::Pointer {
-            buffer: buffer + launch.exchange().map_or(0, |exchange| exchange.told.len() as u32),
+            buffer: buffer + launch.exchange().map_or(0, |exchange| exchange.exchanged.len() as u32),
         },
         EntryParam::Pointer { buffer } => cuda::Param::Pointer { buffer: *buffer },
         EntryParam::TensorMap(spec) => cuda::Param::TensorMap(map(spec)),
         // A call site gives them behind the exchange's block, the last buffer.
-        EntryParam::Row { told } => cuda::Param::Pointer {
-            buffer: launch.exchange().map_or(0, |exchange| exchange.buffer + 1) + told,
+        EntryParam::Row { exchanged } => cuda::Param::Pointer {
+            buffer: launch.exchange().map_or(0, |exchange| exchange.buffer + 1) + exchanged,
         },
     };
     cuda::Plan {

@@ -326,7 +326,7 @@ impl Peers {
             .find(|one| one.ordinal == device)
             .ok_or_else(unknown)?;
         addresses.push(device.block);
-        for buffer in &exchange.told {
+        for buffer in &exchange.exchanged {
             let row = match device.rows {
                 None => device.block + exchange.zero_row(),
                 Some(_) => device.row(&known.processes, addresses[*buffer as usize], sizes(*buffer))?,
@@ -554,7 +554,7 @@ mod tests {
         let exchange = Exchange {
             buffer: 2,
             devices: 4,
-            told: vec![0],
+            exchanged: vec![0],
             map_count: 0,
             semaphore_bytes: 16,
         };

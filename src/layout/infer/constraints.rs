@@ -204,7 +204,7 @@ impl Collector<'_> {
             self.recomputed(op, &operands, result);
         }
         let moved = kernel.ops[op].kind.transfer().filter(|moved| moved.at.is_none());
-        if let Some(moved) = moved.filter(|moved| moved.value.is_none()) {
+        if let Some(moved) = moved.filter(|moved| moved.only_loads()) {
             self.prefer(results[0], moved.view);
         }
         let stored = if let OpKind::AsyncStoreSmem { dst, value, .. } = &kernel.ops[op].kind {

@@ -244,7 +244,7 @@ fn stored(kernel: &Kernel) -> EntitySet<Alloc> {
     let mut out = EntitySet::new();
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
-        let loads = kind.transfer().is_some_and(|moved| moved.value.is_none());
+        let loads = kind.transfer().is_some_and(|moved| moved.only_loads());
         if loads || CopyUse::of(kernel, kind).is_some() {
             return;
         }

@@ -48,7 +48,7 @@ impl Rewrite for DeferDrains {
 
     fn applies(kernel: &Kernel) -> bool {
         let is_load = |op: &OpData| matches!(op.kind, OpKind::CopyGmemToSmem { .. });
-        !kernel.has_instructions() && kernel.ops.values().any(is_load)
+        kernel.ops.values().any(is_load)
     }
 
     fn find(kernel: &Kernel, at: Region, site: Range<usize>, _: &Around) -> Found<Option<Drain>> {

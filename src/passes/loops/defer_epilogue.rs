@@ -48,7 +48,7 @@ impl Rewrite for DeferEpilogue {
     const NAME: &'static str = "defer_epilogue";
 
     fn applies(kernel: &Kernel) -> bool {
-        !kernel.has_instructions() && kernel.multiplies()
+        kernel.multiplies()
     }
 
     fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<Tail>> {
@@ -153,7 +153,6 @@ const OTHER_TILE: &str = "something happens between a tile's steps and its epilo
 const OTHER_PHASES: &str = "the epilogue waits for a barrier whose phases something else looks at";
 const NO_PARTS: &str = "the epilogue has no copy out of shared memory at which it could be parted";
 
-/// `registers` are those of a thread that executes the op.
 fn find(kernel: &Kernel, op: Op, around: &Around) -> Found<Tail> {
     let OpKind::For {
         lower,

@@ -49,7 +49,7 @@ impl Rewrite for DeferStores {
 
     fn applies(kernel: &Kernel) -> bool {
         let is_alone = kernel.num_warpgroups == 1 && kernel.cluster_size() == 1;
-        is_alone && !kernel.has_instructions() && kernel.multiplies()
+        is_alone && kernel.multiplies()
     }
 
     fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<Tile>> {

@@ -60,15 +60,12 @@ impl Rewrite for RotateLoops {
     const LIVENESS: Option<fn(&Kernel, Op) -> bool> = Some(Kernel::multiplies_within);
 
     fn applies(kernel: &Kernel) -> bool {
-        !kernel.has_instructions() && kernel.multiplies()
+        kernel.multiplies()
     }
 
     fn find(kernel: &Kernel, at: Region, site: Range<usize>, around: &Around) -> Found<Option<Rotation>> {
         let op = kernel.regions[at].ops[site.start];
-        match kernel.multiplies_within(op) {
-            true => find(kernel, op, around),
-            false => Ok(None),
-        }
+        find(kernel, op, around)
     }
 
     fn write(kernel: &mut Kernel, at: Region, ops: &[Op], rotation: &Rotation) -> Substitution {

@@ -62,13 +62,14 @@ struct OverlapProducts;
 impl Rewrite for OverlapProducts {
     type Plan = (Run, Plan);
     const NAME: &'static str = "overlap_products";
+    const CROSSES_ITERATIONS: bool = false;
     const LIVENESS: Option<fn(&Kernel, Op) -> bool> = Some(has_accumulators);
 
     fn applies(kernel: &Kernel) -> bool {
         kernel.multiplies()
     }
 
-    fn site(kernel: &Kernel, rest: &[Op]) -> usize {
+    fn site(kernel: &Kernel, rest: &[Op], _: bool) -> usize {
         rest.iter().take_while(|op| !is_border(kernel, **op)).count()
     }
 

@@ -179,7 +179,7 @@ pub struct History<'a> {
     /// What [`Live::near`] has found.
     near: Vec<u32>,
     /// Nothing has happened since the last barrier of the block.
-    converged: bool,
+    at_block_barrier: bool,
     automatic: bool,
     /// Where the path began, and the turns that it has taken to where it is.
     start: Start,
@@ -215,7 +215,7 @@ pub struct State {
     released: bool,
     /// The slots whose refill was waited for in this exchange.
     filled: FxHashSet<(Alloc, Val)>,
-    converged: bool,
+    at_block_barrier: bool,
 }
 
 /// Where each number is among all of them.
@@ -260,7 +260,7 @@ impl<'a> History<'a> {
             lives: SecondaryMap::new(),
             memory: Memory { kernel, copied, reuse },
             near: vec![],
-            converged: false,
+            at_block_barrier: false,
             automatic: !kernel.compiler_params.unsafe_no_auto_barriers,
             start: Start::default(),
             turns: vec![],
@@ -280,7 +280,7 @@ impl<'a> History<'a> {
         self.bulk_groups = [[0; 4]; 2];
         self.mmas.clear();
         self.lives.clear();
-        self.converged = false;
+        self.at_block_barrier = false;
         self.start = start;
         self.turns.clear();
     }
@@ -334,7 +334,7 @@ impl<'a> History<'a> {
                 .filter(|(_, exchange)| **exchange == self.rings.exchange)
                 .map(|(slot, _)| *slot)
                 .collect(),
-            converged: self.converged,
+            at_block_barrier: self.at_block_barrier,
         }
     }
 
@@ -342,7 +342,7 @@ impl<'a> History<'a> {
 
     /// A barrier of all of these warps. `block`: with those of the other warpgroups.
     pub fn join(&mut self, actor: Actor, block: bool) {
-        self.converged = block;
+        self.at_block_barrier = block;
         if !actor.is_whole() {
             return;
         }
@@ -358,7 +358,7 @@ impl<'a> History<'a> {
 
     /// These warps order what they are behind of in this memory before the async proxy. `commits`: by an op of the kernel.
     pub fn fence(&mut self, actor: Actor, space: Space, commits: bool) {
-        self.converged = false;
+        self.at_block_barrier = false;
         self.clock.fence(space, actor.warps, commits);
     }
 
@@ -369,7 +369,7 @@ impl<'a> History<'a> {
     }
 
     pub fn commit_group(&mut self, actor: Actor) {
-        self.converged = false;
+        self.at_block_barrier = false;
         *self.bulk_group(actor) += 1;
     }
 
@@ -384,7 +384,7 @@ impl<'a> History<'a> {
     }
 
     pub fn wait_bulk_stores(&mut self, actor: Actor, n: u32, scope: WaitScope) {
-        self.converged = false;
+        self.at_block_barrier = false;
         let now = self.clock.tick();
         let groups = self.bulk_groups;
         self.live.wait_stores(actor, now, |access, issuer, group| {
@@ -408,7 +408,7 @@ impl<'a> History<'a> {
     }
 
     pub fn wait_mma(&mut self, actor: Actor, n: u32) {
-        self.converged = false;
+        self.at_block_barrier = false;
         let now = self.clock.tick();
         self.live
             .wait_mmas(actor, now, (self.mmas.len() as u32).saturating_sub(n));
@@ -416,7 +416,7 @@ impl<'a> History<'a> {
 
     /// Each of these warps has waited for an mbarrier.
     pub fn wait_barrier(&mut self, op: Op, actor: Actor, key: BarrierKey) {
-        self.converged = false;
+        self.at_block_barrier = false;
         self.require_waits_of_others(op, actor, |wait| wait.barrier.is_some_and(|b| b.may_be(key)));
         let now = self.clock.tick();
         self.live.wait_loads(key, actor, now);
@@ -438,7 +438,7 @@ impl<'a> History<'a> {
 
     /// These warps have waited for a semaphore.
     pub fn wait_semaphore(&mut self, op: Op, actor: Actor) {
-        self.converged = false;
+        self.at_block_barrier = false;
         self.acquire();
         if !actor.is_whole() {
             self.add_wait(op, actor, None);
@@ -475,11 +475,11 @@ impl<'a> History<'a> {
     // ------------------------------------------------------------ control
 
     /// A scope begins: its allocations are new memory.
-    pub fn enter(&mut self, op: Op, allocs: &[Alloc], must_converge: bool) {
+    pub fn enter(&mut self, op: Op, allocs: &[Alloc], needs_block_barrier: bool) {
         for alloc in allocs {
             self.lives[*alloc] += 1;
         }
-        if must_converge && !self.converged {
+        if needs_block_barrier && !self.at_block_barrier {
             let text = "a collective scope begins without a barrier of all warpgroups of the block before it";
             self.report(
                 Fault::Compiler,
@@ -512,7 +512,7 @@ impl<'a> History<'a> {
 
     /// One warp releases for its warpgroup: what the others did must be behind it.
     pub fn releases_for_all(&mut self, op: Op, actor: Actor) {
-        self.converged = false;
+        self.at_block_barrier = false;
         self.release();
         if actor.is_whole() || !self.automatic {
             return;
@@ -574,7 +574,7 @@ impl<'a> History<'a> {
         barrier: Option<BarrierKey>,
     ) {
         let issuer = actor.leader();
-        self.converged = false;
+        self.at_block_barrier = false;
         self.waits_are_over(op, issuer);
         let parts = [(What::LoadRead, device), (What::LoadWrite, Some(shared))];
         for (what, footprint) in parts.iter().filter_map(|&(what, footprint)| Some((what, footprint?))) {
@@ -642,7 +642,7 @@ impl<'a> History<'a> {
         completion: Completion,
         slot: Option<(Alloc, Val)>,
     ) {
-        self.converged = false;
+        self.at_block_barrier = false;
         let life = self.life(self.bytes.get(footprint).alloc);
         let layout = value.and_then(|v| self.bytes.layout(self.assignment, v));
         // Within the exchange in which the slot's refill was waited for, the next one cannot have been acquired.

@@ -232,7 +232,7 @@ impl Live {
         found.sort_unstable();
     }
 
-    /// All live accesses that are not `over`, oldest first; drops the others.
+    /// All live accesses that are not `over`, oldest first; drops the others, and notes in each the lists that it is in.
     pub fn listed(&mut self, over: impl Fn(&Access) -> bool) -> Vec<Access> {
         let all = &mut self.all;
         self.alive.retain(|&i| {

@@ -4,7 +4,7 @@
 //! around both. What is left out (arithmetic on data, loops that only compute, arms without accesses) no path goes through, and none
 //! chooses anything there.
 use super::scalars;
-use crate::kernel_ir::class::{Class, Control};
+use crate::kernel_ir::class::{Class, Control, Transfer};
 use crate::kernel_ir::polling::Polling;
 use crate::kernel_ir::visit::{for_each_ref, for_each_region, for_each_value};
 use crate::kernel_ir::{Alloc, AllocKind, AxisKind, Kernel, Op, OpKind, Place, RefUse, Region, Value};
@@ -143,7 +143,7 @@ impl Slicer<'_> {
             Class::Pure(_) | Class::Pinned | Class::Aside => false,
             Class::Instructions | Class::Synchronisation => true,
             Class::Memory => {
-                let loads = kind.transfer().filter(|moved| moved.value.is_none());
+                let loads = kind.transfer().filter(Transfer::only_loads);
                 match loads {
                     Some(moved) => self.is_looked_at(moved.view),
                     None => !matches!(kind, OpKind::Prefetch { .. }),

@@ -114,7 +114,7 @@ fn written(kernel: &Kernel) -> SecondaryMap<Alloc, bool> {
     let mut written = SecondaryMap::new();
     kernel.for_each_op(&mut |op| {
         let kind = &kernel.ops[op].kind;
-        let loads = kind.transfer().filter(|moved| moved.value.is_none());
+        let loads = kind.transfer().filter(Transfer::only_loads);
         let source = if let OpKind::CopyGmemToSmem { src, .. }
         | OpKind::CopySmemToGmem { src, .. }
         | OpKind::Prefetch { src, .. } = kind
@@ -471,7 +471,7 @@ impl<'a> Walk<'a> {
         let view = moved.view;
         let result = self.kernel.ops[op].results.first().copied();
         if let (Some(result), None) = (result, moved.update)
-            && (moved.value.is_none() || self.used[result])
+            && (moved.only_loads() || self.used[result])
         {
             if moved.is_whole() {
                 self.load(op, actor, view, result);
