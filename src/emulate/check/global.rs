@@ -57,8 +57,8 @@ impl Checker {
         self.global_lines(who, &clock, &mut touched.into_iter(), access)
     }
 
-    /// The lanes whose accesses do not repeat what their warp has noted in this epoch, of lines that have not changed since all of that was looked at: what is repeated is
-    /// neither to be noted nor held against others. `is_run`: all do, or none.
+    /// The lanes whose accesses do not repeat what their warp has noted in this epoch, of lines that have not changed since all of that was
+    /// looked at: what is repeated is neither to be noted nor held against others. `is_run`: all do, or none.
     #[inline(always)]
     fn new_lanes(&self, who: Who, at: &impl Fn(usize) -> u64, (mask, is_run): (u32, bool), access: &Access<'_>) -> u32 {
         let (kind, component, bytes) = (Kind::of(access.mode), self.component(who), access.bytes);
