@@ -2,7 +2,7 @@
 
     PYTHONPATH=jax_plugin python examples/as_first_written.py [NAME ...]
 
-Each is held against the same thing outside of a kernel. `tests/unit/test_examples.py` and `tests/gpu/test_examples.py` run them all.
+Each is held against the same thing outside of a kernel. `tests/unit/test_examples.py` and `tests/gpu/suites/test_examples.py` run them all.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class _Shared(threading.local):
     left = 0
 
 
-_own: list[Any] = []
+_own: list[Any] = []  # JAX's function, once contexts are shared
 
 
 @contextlib.contextmanager
@@ -38,7 +38,9 @@ def apart() -> Iterator[None]:
 
 
 def share() -> None:
-    """From here on in this process."""
+    """From here on in this process, by whichever tests are collected first."""
+    if _own:
+        return
     from jax._src.interpreters import mlir
 
     make, shared = mlir.make_ir_context, _Shared()

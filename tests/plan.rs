@@ -851,25 +851,25 @@ fn a_slot_that_was_refilled_needs_no_barrier_on_account_of_what_was_done_before(
     assert_eq!(ring(Fill::Late), wanted);
 }
 
-/// A meeting in front of a product, and what is particular about it.
+/// A rendezvous in front of a product, and what is particular about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Meeting {
+enum Rendezvous {
     Right,
     /// What the product takes is behind an optimization barrier.
     Fenced,
     /// The wait is for another barrier, or behind the product.
     Other,
     Behind,
-    /// The product's left operand is in shared memory, or computed when they have met.
+    /// The product's left operand is in shared memory, or computed behind the rendezvous.
     Shared,
     Late,
     /// Two accumulators of 128 registers are held.
     Wide,
 }
 
-fn is_tied(what: Meeting) -> bool {
+fn is_tied(what: Rendezvous) -> bool {
     let mut b = KernelBuilder::new();
-    let n = if what == Meeting::Wide { 256 } else { 64 };
+    let n = if what == Rendezvous::Wide { 256 } else { 64 };
     let [left, right] = [[64, 64], [64, n]].map(|shape| b.smem(DType::F16, &shape, None));
     let [go, other] = [0, 1].map(|_| {
         b.kernel.allocs.push(AllocData {
@@ -901,20 +901,20 @@ fn is_tied(what: Meeting) -> bool {
         .map(|_| b.op(OpKind::AccInit { init: None }, std::slice::from_ref(&acc))[0])
         .collect();
     let mut p = computed(&mut b);
-    if what == Meeting::Fenced {
+    if what == Rendezvous::Fenced {
         let kind = OpKind::OptimizationBarrier { values: vec![p] };
         p = b.op1(kind, DType::F16, &[64, 64]);
     }
     let (barrier, predicate) = (at(&b, go, Index::Const(0)), None);
     b.op(OpKind::BarrierArrive { barrier, predicate }, &[]);
     match what {
-        Meeting::Other => wait(&mut b, other),
-        Meeting::Behind => {}
+        Rendezvous::Other => wait(&mut b, other),
+        Rendezvous::Behind => {}
         _ => wait(&mut b, go),
     }
     let a = match what {
-        Meeting::Shared => MmaOperand::Smem(b.whole(left)),
-        Meeting::Late => MmaOperand::Registers(computed(&mut b)),
+        Rendezvous::Shared => MmaOperand::Smem(b.whole(left)),
+        Rendezvous::Late => MmaOperand::Registers(computed(&mut b)),
         _ => MmaOperand::Registers(p),
     };
     let kind = OpKind::Wgmma {
@@ -923,7 +923,7 @@ fn is_tied(what: Meeting) -> bool {
         b: b.whole(right),
     };
     let sum = b.op(kind, std::slice::from_ref(&acc))[0];
-    if what == Meeting::Behind {
+    if what == Rendezvous::Behind {
         wait(&mut b, go);
     }
     let types = [acc.clone(), acc];
@@ -940,14 +940,14 @@ fn is_tied(what: Meeting) -> bool {
 }
 
 #[test]
-fn arrivals_at_a_meeting_in_front_of_a_product_are_tied_to_what_it_takes() {
-    assert!(is_tied(Meeting::Right) && is_tied(Meeting::Fenced));
+fn arrivals_at_a_rendezvous_in_front_of_a_product_are_tied_to_what_it_takes() {
+    assert!(is_tied(Rendezvous::Right) && is_tied(Rendezvous::Fenced));
     for what in [
-        Meeting::Other,
-        Meeting::Behind,
-        Meeting::Shared,
-        Meeting::Late,
-        Meeting::Wide,
+        Rendezvous::Other,
+        Rendezvous::Behind,
+        Rendezvous::Shared,
+        Rendezvous::Late,
+        Rendezvous::Wide,
     ] {
         assert!(!is_tied(what), "{what:?}");
     }

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Of tests that are marked `shared`, `SMALT_TEST_SHARE=1/3` runs the second third: other versions of JAX run the others.
 
     Each test is in one share, by its name alone, or by the number that the mark gives. `SMALT_TEST_BATCHES=2`: of the batches of random
-    programs that a test has (its parameter is `first`, the first seed) every second one is run.
+    programs that a test has (its parameter is `first`, the first seed) every second one is run, but of those that are marked `whole`.
     """
     contexts.share()  # here: only the processes that run tests come by
     every = int(os.environ.get("SMALT_TEST_BATCHES", "1"))
@@ -35,7 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     assert 0 <= share < of, "SMALT_TEST_SHARE: expected a share of several, such as 0/3"
 
     def is_here(item: pytest.Item) -> bool:
-        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.callspec.indices.get("first", 0) % every:
+        has_batches = isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("whole") is None
+        if has_batches and item.callspec.indices.get("first", 0) % every:
             return False
         marker = item.get_closest_marker("shared")
         if marker is None:

@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import argparse
 import collections
+import difflib
 import os
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from tests.fuzz import runner
+from tests.fuzz.outcome import Outcome
 from tests.fuzz.runner import Result, Task
 
-if TYPE_CHECKING:
-    from tests.fuzz.grammar import Outcome
+T = TypeVar("T")
 
 
 class Hunt:
@@ -66,8 +68,7 @@ class Summary:
     def add(self, task: Task, outcome: Outcome) -> None:
         self.counts[task.grammar][outcome.kind] += 1
         if outcome.is_failure:
-            which = f"--named {task.seed!r}" if isinstance(task.seed, str) else f"--seed {task.seed}"
-            print(f"{outcome.kind}: {outcome.text[:3000]}\n`python -m tests.fuzz --generator {task.grammar!r} {which}` repeats it\n", flush=True)
+            print(f"{outcome.kind}: {outcome.text[:3000]}\n`{task.command}` repeats it\n", flush=True)
         elif outcome.kind == "refused":
             self.refused.setdefault(task.grammar, f"{task.seed}: {' / '.join(outcome.text.splitlines())[:200]}")
 
@@ -88,35 +89,80 @@ def _said(counts: collections.Counter[str]) -> str:
     return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
 
 
-def show(task: Task, shrunk: bool) -> None:
-    """The program, with `shrunk` made small if it fails."""
+def show(task: Task, failure: Outcome | None = None) -> None:
+    """The program of a seed; made small, if it has failed."""
     from tests.fuzz.registry import GRAMMARS
     from tests.fuzz.shrink import shrink
 
     grammar = GRAMMARS[task.grammar]
-    if isinstance(task.seed, str) or (program := grammar.draw(task.seed)) is None:
+    program = grammar.draw(task.seed)
+    if program is None:
         return
-    if shrunk and (failure := grammar.outcome(program, task.on_gpu)).is_failure:
-        program, failure = shrink(grammar, program, failure)
+    if failure is not None:
+        program, failure = shrink(grammar, program, failure, task.on_gpu)
         print(f"{failure.kind}: {failure.text[:1500]}")
     print(grammar.show(program), flush=True)
+
+
+def expected(what: str, read: Callable[[str], T], is_valid: Callable[[T], bool]) -> Callable[[str], T]:
+    """The reader of an argument."""
+
+    def argument(text: str) -> T:
+        try:
+            if is_valid(value := read(text)):
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}")
+
+    return argument
+
+
+def misuse(names: list[str], args: argparse.Namespace) -> str | None:
+    """What is asked of generators that these do not have."""
+    from tests.fuzz.registry import GRAMMARS
+
+    if unknown := [name for name in names if name not in GRAMMARS]:
+        return f"--generator: there is no {', '.join(unknown)}"
+    by_name = [key for name in names for key in GRAMMARS[name].named]
+    if args.named is not None and not by_name:
+        return f"--named: expected a generator that has programs by name, got {', '.join(names)}"
+    for name in args.named or ():
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, cutoff=0)
+            return f"--named: expected some of {len(by_name)} programs ({', '.join(map(repr, near))}, …), got {name!r}"
+    if args.named is not None and (args.show or args.shrink):
+        return "--show, --shrink: expected seeds, got --named"
+    if args.show and args.seed is None and args.count is None:
+        return "--show: expected --seed or --count"
+    if args.shrink and (fixed := [name for name in args.generator or () if not GRAMMARS[name].smaller]):
+        able = [name for name, grammar in GRAMMARS.items() if grammar.smaller]
+        return f"--shrink: expected generators that make programs smaller ({', '.join(able)}), got {', '.join(fixed)}"
+    return None
+
+
+ABOVE_ZERO = expected("a number above 0", float, lambda x: x > 0)
+FROM_ZERO = expected("a whole number of 0 or more", int, lambda n: n >= 0)
+FROM_ONE = expected("a whole number of 1 or more", int, lambda n: n >= 1)
+KEPT = expected("a file that --write has made", str, zipfile.is_zipfile)
+TO_KEEP = expected("a file in a folder that exists", str, lambda path: os.path.isdir(os.path.dirname(path) or "."))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="the generators")
     parser.add_argument("--generator", action="append", metavar="NAME", help="only this one; may be repeated")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; 0: in this one, for tools that watch it")
-    parser.add_argument("--limit", type=float, default=runner.LIMIT, help="seconds for one program, after which it hangs")
-    parser.add_argument("--seed", type=int, help="this seed, instead of fresh ones")
-    parser.add_argument("--count", type=int, help="so many seeds, from that one or from 0")
+    parser.add_argument("--minutes", type=ABOVE_ZERO, default=10)
+    parser.add_argument("--jobs", type=FROM_ZERO, default=os.cpu_count() or 1, help="processes; 0: in this one, for tools that watch it, and without limit")
+    parser.add_argument("--limit", type=ABOVE_ZERO, default=runner.LIMIT, help="seconds for one program, after which it hangs")
+    parser.add_argument("--seed", type=FROM_ZERO, help="this seed, instead of fresh ones")
+    parser.add_argument("--count", type=FROM_ONE, help="so many seeds, from that one or from 0")
     parser.add_argument("--named", nargs="*", metavar="NAME", help="programs by name, or all that there are")
     parser.add_argument("--show", action="store_true", help="print the programs, instead of running them")
     parser.add_argument("--shrink", action="store_true", help="make those that fail small, and print them")
     parser.add_argument("--gpu", action="store_true", help="on a GPU")
-    parser.add_argument("--write", metavar="FILE", help="keep the digests of all results")
-    parser.add_argument("--compare", metavar="FILE", help="hold results to kept digests, bit for bit")
+    parser.add_argument("--write", type=TO_KEEP, metavar="FILE", help="keep the digests of all results")
+    parser.add_argument("--compare", type=KEPT, metavar="FILE", help="hold results to kept digests, bit for bit")
     args = parser.parse_args()
     runner.prepare_environment(args.gpu)
     from tests.fuzz import bits
@@ -126,8 +172,8 @@ def main() -> int:
         print("\n".join(GRAMMARS))
         return 0
     names = args.generator or list(GRAMMARS)
-    if unknown := [name for name in names if name not in GRAMMARS]:
-        parser.error(f"--generator: there is no {', '.join(unknown)}")
+    if says := misuse(names, args):
+        parser.error(says)
     summary, found, tasks = Summary(names), [], list[Task]()
     for name in names:
         if args.named is not None:
@@ -137,15 +183,13 @@ def main() -> int:
             tasks += [Task(name, seed, args.gpu) for seed in range(first, first + (args.count or 1) * takes, takes)]
     if args.show:
         for task in tasks:
-            show(task, False)
+            show(task)
         return 0
-    if not tasks:
+    if tasks:
+        found_now = runner.results(tasks, 0 if len(tasks) == 1 else args.jobs, args.limit)
+    else:
         hunt = Hunt(names, args.minutes, secrets.randbelow(1_000_000_000), args.gpu)
         found_now = hunt.count(runner.results(hunt.tasks(), args.jobs, args.limit))
-    elif args.jobs == 0 or len(tasks) == 1:
-        found_now = (Result(task, task.outcome(), 0.0) for task in tasks)
-    else:
-        found_now = runner.results(tasks, args.jobs, args.limit)
     known = bits.read(args.compare) if args.compare else None
     for result in found_now:
         if known is not None:
@@ -155,9 +199,9 @@ def main() -> int:
     print(summary)
     if args.write:
         bits.write(args.write, found)
-    failures = [r.task for r in found if r.outcome.is_failure]
-    for task in failures if args.shrink else ():
-        show(task, True)
+    failures = [r for r in found if r.outcome.is_failure]
+    for result in failures if args.shrink else ():
+        show(result.task, result.outcome)
     return int(bool(failures or summary.idle()))
 
 

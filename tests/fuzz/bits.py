@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tests.fuzz.grammar import Outcome
+from tests.fuzz.outcome import Outcome
 from tests.fuzz.runner import Result
 
 

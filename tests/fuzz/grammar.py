@@ -1,51 +1,18 @@
-"""What draws random programs and checks them, and what becomes of a program."""
+"""What draws random programs and checks them."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import jax
 
 import smalt
+from tests.fuzz.outcome import RIGHT, Outcome
 from tests.machine import enabled
 
 P = TypeVar("P")
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What became of a program.
-
-    Attributes:
-        kind: "right"; "refused": smalt says what it lacks; "no program": JAX lacks something, or says that it is none. All others are failures: "wrong"
-            (numbers), "race" (the emulator's checker reports it), "deadlock", "hangs", "error".
-        text: The diagnosis, or the first wrong elements.
-        where: Which part of the check failed, for one that runs that part alone.
-        digests: Of the results, for another machine to be held to their bits.
-    """
-
-    kind: str
-    text: str = ""
-    where: Any = None
-    digests: tuple[str, ...] = ()
-
-    @property
-    def is_failure(self) -> bool:
-        return self.kind not in ("right", "refused", "no program")
-
-    @property
-    def signature(self) -> str:
-        """What a smaller program must share to fail alike: the kind, and the first words of the diagnosis."""
-        if self.kind in ("wrong", "deadlock", "hangs"):
-            return self.kind
-        words = re.sub(r"[%\d\[\]x]+", "", self.text.split("(")[0]).split()
-        return f"{self.kind}: {' '.join(words[:8])}"
-
-
-RIGHT = Outcome("right")
 
 #: What the emulator's checker says of accesses that nothing orders.
 RACES = ("nothing orders", "different values for one place", "shared memory that a bulk load")
@@ -73,7 +40,7 @@ class Grammar(Generic[P]):
         check: Runs a program in the emulator. Nothing where it is right, or an outcome; it may as well raise: `of_error`.
         on_gpu: The same on a GPU; by default the check, where JAX's backend is a GPU.
         smaller: Each gives programs that are a little smaller than one; without any, programs are not shrunk.
-        again: Checks a smaller program for an outcome that it may share; by default the check.
+        again: Checks a smaller program for an outcome that it may share, on a GPU or not; by default the check.
         show: The program as a text.
         named: Checks of programs by name: what once went wrong.
         known: Of seeds and names that fail today, the kind of their outcome. One that no longer fails does not belong there: the tests say so.
@@ -86,7 +53,7 @@ class Grammar(Generic[P]):
     check: Callable[[P], Outcome | None]
     on_gpu: Callable[[P], Outcome | None] | None = None
     smaller: tuple[Callable[[P], Iterable[P]], ...] = ()
-    again: Callable[[P, Outcome], Outcome | None] | None = None
+    again: Callable[[P, Outcome, bool], Outcome | None] | None = None
     show: Callable[[P], str] = str
     named: Mapping[str, Callable[[], Outcome | None]] = dataclasses.field(default_factory=dict)
     known: Mapping[int | str, str] = dataclasses.field(default_factory=dict)
@@ -99,7 +66,7 @@ class Grammar(Generic[P]):
             return Outcome("no program")
         if like is not None and self.again is not None:
             again = self.again
-            return self._judged(lambda: again(program, like), on_gpu)
+            return self._judged(lambda: again(program, like, on_gpu), on_gpu)
         check = self.on_gpu if on_gpu and self.on_gpu is not None else self.check
         return self._judged(lambda: check(program), on_gpu)
 

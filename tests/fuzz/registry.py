@@ -21,7 +21,7 @@ from tests.programs.conversions import CONVERSIONS
 from tests.programs.convolutions import CONVOLUTIONS
 from tests.programs.counted import COUNTED
 from tests.programs.indexing import INDEXING, REFERENCES_AT_INDICES
-from tests.programs.inline_programs import INLINE_PTX
+from tests.programs.inline_programs import INLINE_PTX, INLINE_PTX_WITHOUT_CARRIES, INLINE_PTX_WITH_CARRIES
 from tests.programs.litmus import LITMUS
 from tests.programs.loops.drains import DRAINS
 from tests.programs.loops.parked import PARKED
@@ -34,8 +34,8 @@ from tests.programs.loops.turned_loops import TURNED_LOOPS
 from tests.programs.memory.run import MEMORY, MEMORY_OF_RINGS, MEMORY_OF_WARPS
 from tests.programs.memory_products import MEMORY_PRODUCTS
 from tests.programs.products import PRODUCTS
-from tests.programs.scalars import SCALARS
-from tests.programs.views import VIEWS
+from tests.programs.scalars import SCALARS, SCALARS_OF_WARPGROUPS, SCALARS_OF_WARPS
+from tests.programs.views import VIEWS, VIEWS_OF_KINDS
 from tests.suites.multi_gpu.random_programs import SEVERAL_DEVICES
 
 #: Descriptors of one program of Rust's tests.
@@ -52,6 +52,8 @@ def _damaged(first: int) -> None:
 
 EVERY: tuple[Grammar[Any], ...] = (
     SCALARS,
+    SCALARS_OF_WARPGROUPS,
+    SCALARS_OF_WARPS,
     ARRAYS,
     ARRAYS_OF_WARPGROUPS,
     ARRAYS_OF_WARPS,
@@ -77,6 +79,7 @@ EVERY: tuple[Grammar[Any], ...] = (
     INDEXING,
     REFERENCES_AT_INDICES,
     VIEWS,
+    *VIEWS_OF_KINDS.values(),
     RINGS,
     LATE_EPILOGUES,
     DRAINS,
@@ -89,6 +92,8 @@ EVERY: tuple[Grammar[Any], ...] = (
     COUNTED,
     LITMUS,
     INLINE_PTX,
+    INLINE_PTX_WITHOUT_CARRIES,
+    INLINE_PTX_WITH_CARRIES,
     SEVERAL_DEVICES,
     *([Grammar("descriptors (20,000)", int, _damaged, takes=DESCRIPTORS)] if shutil.which("cargo") else []),
 )

@@ -1,4 +1,7 @@
-"""Runs programs in processes of their own, each with a time limit: one that hangs, or takes its process along, costs itself only."""
+"""Runs programs in processes of their own, each with a time limit: one that hangs, or takes its process along, costs itself only.
+
+Imports no JAX: it starts in the environment that is prepared here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tests.fuzz.grammar import Outcome
+from tests.fuzz.outcome import Outcome
 
 #: Seconds for one program, and for a process to import what it needs.
 LIMIT, START = 300.0, 300.0
@@ -19,7 +22,6 @@ LIFE = 100
 
 #: Of a process that runs programs, unless the user has said otherwise.
 ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
     "OPENBLAS_NUM_THREADS": "1",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count=4",
@@ -31,7 +33,9 @@ ENVIRONMENT_ON_GPU = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCAT
 
 
 def prepare_environment(on_gpu: bool) -> None:
-    """Before JAX is imported, here or in processes."""
+    """Before JAX is imported, here or in processes. But for a GPU nothing runs on one, whatever the user has said."""
+    if not on_gpu:
+        os.environ["JAX_PLATFORMS"] = "cpu"
     for name, value in (ENVIRONMENT_ON_GPU if on_gpu else ENVIRONMENT).items():
         os.environ.setdefault(name, value)
 
@@ -43,6 +47,12 @@ class Task:
     grammar: str
     seed: int | str
     on_gpu: bool = False
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        which = f"--named {self.seed!r}" if isinstance(self.seed, str) else f"--seed {self.seed}"
+        return f"python -m tests.fuzz --generator {self.grammar!r} {which}{' --gpu' if self.on_gpu else ''}"
 
     def prepare(self) -> None:
         """Imports all grammars."""
@@ -66,7 +76,12 @@ class Result:
 
 
 def results(tasks: Iterable[Task], jobs: int, limit: float = LIMIT) -> Iterator[Result]:
-    """A result for each task, in no particular order. A task is taken when there is a process for it."""
+    """A result for each task, in no particular order. A task is taken when there is a process for it; without processes they run here, without limit."""
+    if jobs == 0:
+        for task in tasks:
+            begun = time.monotonic()
+            yield Result(task, task.outcome(), time.monotonic() - begun)
+        return
     left = iter(tasks)
     workers: list[_Worker] = []
     upcoming = next(left, None)

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import pytest
 
-from tests.fuzz.grammar import Grammar, Outcome
+from tests.fuzz.grammar import Grammar
+from tests.fuzz.outcome import Outcome
 from tests.fuzz.runner import LIMIT, Task, prepare_environment, results
 from tests.machine import ON_GPU
 
@@ -80,13 +81,12 @@ def right_in_processes(grammar: Grammar[Any], seeds: Iterable[int | str], jobs: 
 
 def judge(grammar: Grammar[Any], outcomes: Mapping[int | str, Outcome], may_refuse: bool = False) -> None:
     """None fails but as it is known to; none is refused, or few."""
-    wrong = []
+    wrong = dict[int | str, str]()
     for key, outcome in outcomes.items():
         known = grammar.known.get(key)
         if outcome.is_failure if known is None else outcome.kind != known:
-            wrong.append(f"{key}: {outcome.kind}, expected {known or 'right'}: {outcome.text}")
-    what = "--named NAME" if any(isinstance(key, str) for key in outcomes) else "--seed SEED --shrink"
-    assert not wrong, "\n".join([*wrong, f"`python -m tests.fuzz --generator {grammar.name!r} {what}` repeats one"])
+            wrong[key] = f"{key}: {outcome.kind}, expected {known or 'right'}: {outcome.text}"
+    assert not wrong, "\n".join([*wrong.values(), f"`{Task(grammar.name, next(iter(wrong)), ON_GPU).command}` repeats one"])
     refused = [f"{key}: {outcome.text}" for key, outcome in outcomes.items() if outcome.kind == "refused"]
     assert len(refused) <= (most_refused(len(outcomes)) if may_refuse else 0), "\n".join(refused)
 

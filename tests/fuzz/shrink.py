@@ -7,13 +7,14 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from tests.fuzz.grammar import Grammar, Outcome, P
+from tests.fuzz.grammar import Grammar, P
+from tests.fuzz.outcome import Outcome
 
 #: Programs that are tried, and seconds for one of them: then it hangs.
 BUDGET, LIMIT = 500, 60
 
 
-def shrink(grammar: Grammar[P], program: P, failure: Outcome, budget: int = BUDGET) -> tuple[P, Outcome]:
+def shrink(grammar: Grammar[P], program: P, failure: Outcome, on_gpu: bool = False, budget: int = BUDGET) -> tuple[P, Outcome]:
     """The smallest program found that fails alike, and its failure."""
     progress = True
     while progress and budget > 0:
@@ -29,7 +30,7 @@ def shrink(grammar: Grammar[P], program: P, failure: Outcome, budget: int = BUDG
                     tried = number + 1
                     if candidate == program:
                         continue
-                    found = _limited(lambda: grammar.outcome(candidate, like=failure))  # noqa: B023
+                    found = _limited(lambda: grammar.outcome(candidate, on_gpu, like=failure))  # noqa: B023
                     budget -= found.kind != "no program"
                     if found.signature == failure.signature:
                         program, failure = candidate, found

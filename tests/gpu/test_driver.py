@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 import textwrap
@@ -13,8 +12,9 @@ import numpy as np
 import pytest
 
 from smalt import _native
+from tests import ROOT
 
-DATA = pathlib.Path(__file__).parent.parent / "data"
+DATA = ROOT / "tests" / "data"
 
 
 def artifact(name: str, grid: list[int], params: list[dict[str, Any]], buffers: list[dict[str, Any]], **changed: Any) -> _native.Artifact:
@@ -168,7 +168,6 @@ def test_launch_costs_little_host_time() -> None:
 
 
 def python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    root = pathlib.Path(__file__).parent.parent.parent
-    env = {**os.environ, "PYTHONPATH": str(root / "jax_plugin")} | environment
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "jax_plugin")} | environment
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    return subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -21,6 +21,7 @@ import pytest
 
 import smalt
 from smalt import _native
+from tests import ROOT
 
 smalt.enable()
 
@@ -215,9 +216,8 @@ def test_dispatch_costs_what_an_xla_op_costs() -> None:
 
 
 def python(script: str, **environment: str) -> str:
-    root = pathlib.Path(__file__).parent.parent.parent
-    env = {**os.environ, "PYTHONPATH": str(root / "jax_plugin")} | environment
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "jax_plugin")} | environment
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout

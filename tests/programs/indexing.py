@@ -18,7 +18,8 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import x64
-from tests.fuzz.grammar import Grammar, Outcome
+from tests.fuzz.grammar import Grammar
+from tests.fuzz.outcome import Outcome
 
 Array = Any
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)

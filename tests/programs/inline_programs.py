@@ -406,4 +406,14 @@ class Together:
         assert not wrong, "\n".join(wrong)
 
 
+#: Programs in one kernel.
+TOGETHER = 10
+
+
+def together(name: str, carries: bool) -> Grammar[Together]:
+    return Grammar(name, lambda seed: Together(seed, TOGETHER, 1 + seed // TOGETHER % 3, carries), Together.check, takes=TOGETHER)
+
+
 INLINE_PTX = Grammar("inline PTX", lambda seed: Together(seed, 5, slots=1 + seed % 3, carries=seed % 2 == 1), Together.check, takes=5)
+INLINE_PTX_WITHOUT_CARRIES = together("inline PTX without carries", carries=False)
+INLINE_PTX_WITH_CARRIES = together("inline PTX with carries", carries=True)

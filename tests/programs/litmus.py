@@ -25,7 +25,8 @@ import numpy as np
 
 import smalt
 from tests.corpus.case import REFS_AS_ARGUMENTS, kernel
-from tests.fuzz.grammar import Grammar, Outcome
+from tests.fuzz.grammar import Grammar
+from tests.fuzz.outcome import Outcome
 
 BLOCKS, WARPGROUPS = 2, 2
 #: Words of each block, and of global memory: data, then words by which threads signal each other; block 0's and global memory's then have the turn.

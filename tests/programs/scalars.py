@@ -385,3 +385,5 @@ class Generator:
 
 #: Every fifth one is by warps. Scopes in scopes, of warps or warpgroups with arrays of their own, may be too large.
 SCALARS = Grammar("scalar programs", lambda seed: Program.of(seed, by_warps=seed % 5 == 0), Program.check, counts_memory=False)
+SCALARS_OF_WARPGROUPS = dataclasses.replace(SCALARS, name="scalar programs of warpgroups", draw=Program.of)
+SCALARS_OF_WARPS = dataclasses.replace(SCALARS, name="scalar programs of warps", draw=lambda seed: Program.of(seed, by_warps=True))

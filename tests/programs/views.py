@@ -595,3 +595,4 @@ KINDS: dict[str, tuple[Any, int]] = {
 
 
 VIEWS = Grammar("views", lambda seed: list(KINDS.values())[seed % len(KINDS)][0].of(seed), lambda program: program.check())
+VIEWS_OF_KINDS = {kind: dataclasses.replace(VIEWS, name=f"views, {kind}", draw=of.of) for kind, (of, _) in KINDS.items()}

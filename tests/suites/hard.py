@@ -28,7 +28,7 @@
 | 10,000 kernels in bounded memory | `test_many_kernels_take_bounded_memory` |
 | buffers that move between calls (on a GPU under a CUDA graph) | `test_buffers_move_between_calls`, `tests/gpu/test_wire.py` |
 
-The tests are in `suite.py`, which both `tests/emulated/arrays/test_kernels.py` (emulator) and `tests/gpu/test_kernels.py` run.
+The tests are in `suite.py`, which both `tests/emulated/arrays/test_kernels.py` (emulator) and `tests/gpu/suites/test_kernels.py` run.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import gc
 import os
 import pathlib
@@ -24,7 +23,7 @@ from tests.corpus.case import EXACT, kernel, like
 from tests.fuzz.seeds import VERSION, seeds
 from tests.machine import ON_GPU, enabled
 from tests.programs import conversions
-from tests.programs.scalars import SCALARS, Program
+from tests.programs.scalars import SCALARS_OF_WARPGROUPS, SCALARS_OF_WARPS, Program
 from tests.suites import hard
 
 PROGRAMS = 200
@@ -34,11 +33,11 @@ BATCH = 10
 # ------------------------------------------------------------------------------------------ random programs
 
 
-@seeds(dataclasses.replace(SCALARS, draw=Program.of), PROGRAMS, BATCH)
+@seeds(SCALARS_OF_WARPGROUPS, PROGRAMS, BATCH)
 def test_random_programs_equal_numpy(programs: list[Program]) -> None: ...
 
 
-@seeds(dataclasses.replace(SCALARS, draw=lambda seed: Program.of(seed, by_warps=True)), PROGRAMS_OF_WARPS, BATCH, first=PROGRAMS)
+@seeds(SCALARS_OF_WARPS, PROGRAMS_OF_WARPS, BATCH, first=PROGRAMS)
 def test_random_programs_of_warps_equal_numpy(programs: list[Program]) -> None: ...
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -16,10 +15,9 @@ import smalt
 from jax._src.pallas.mosaic_gpu import helpers
 
 from tests.corpus.case import kernel, x64
-from tests.fuzz.grammar import Grammar
 from tests.fuzz.seeds import seeds
 from tests.machine import ON_GPU, enabled
-from tests.programs.inline_programs import INLINE_PTX, Together
+from tests.programs.inline_programs import INLINE_PTX_WITHOUT_CARRIES, INLINE_PTX_WITH_CARRIES, TOGETHER, Together
 
 U32, F32 = np.uint32, np.float32
 
@@ -555,19 +553,16 @@ def test_lanes_that_leave_before_a_loop_and_in_it() -> None:
     np.testing.assert_array_equal(run(body, out(128, U32), x), [one(int(n)) for n in x])
 
 
-#: Programs in all, and in one kernel.
-COUNT, TOGETHER = (1000, 10) if ON_GPU else (60, 10)
+COUNT = 1000 if ON_GPU else 60
 
 
-def together(carries: bool) -> Grammar[Together]:
-    return dataclasses.replace(INLINE_PTX, draw=lambda seed: Together(seed, TOGETHER, 1 + seed // TOGETHER % 3, carries), takes=TOGETHER)
-
-
-@seeds(together(carries=False), COUNT, TOGETHER)
+@pytest.mark.whole
+@seeds(INLINE_PTX_WITHOUT_CARRIES, COUNT, TOGETHER)
 def test_random_programs(programs: list[Together]) -> None: ...
 
 
-@seeds(together(carries=True), COUNT, TOGETHER, first=10_000)
+@pytest.mark.whole
+@seeds(INLINE_PTX_WITH_CARRIES, COUNT, TOGETHER, first=10_000)
 def test_random_programs_with_carries(programs: list[Together]) -> None: ...
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import dataclasses
 import os
 import pathlib
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -13,10 +17,12 @@ import numpy as np
 import pytest
 
 import smalt
+from tests import ROOT
 from tests.fuzz import bits
-from tests.fuzz.__main__ import Summary
-from tests.fuzz.grammar import RIGHT, Grammar, Outcome, of_error
-from tests.fuzz.runner import Result, Task, results
+from tests.fuzz.__main__ import Summary, misuse, show
+from tests.fuzz.grammar import Grammar, of_error
+from tests.fuzz.outcome import RIGHT, Outcome
+from tests.fuzz.runner import ENVIRONMENT, Result, Task, results
 from tests.fuzz.seeds import judge, right
 from tests.fuzz.shrink import shrink
 
@@ -90,12 +96,27 @@ def test_programs_shrink_to_what_fails() -> None:
 def test_a_smaller_program_is_checked_for_the_same_failure() -> None:
     seen = []
 
-    def again(numbers: Numbers, like: Outcome) -> Outcome | None:
-        seen.append(like.where)
+    def again(numbers: Numbers, like: Outcome, on_gpu: bool) -> Outcome | None:
+        seen.append((like.where, on_gpu))
         return Outcome("wrong", where="here") if sum(numbers) >= 10 else None
 
-    shrink(dataclasses.replace(TOY, again=again), (9, 9), Outcome("wrong", where="here"))
-    assert set(seen) == {"here"}
+    shrink(dataclasses.replace(TOY, again=again), (9, 9), Outcome("wrong", where="here"), on_gpu=True)
+    assert set(seen) == {("here", True)}
+
+
+def test_what_has_failed_is_not_run_again_to_be_shrunk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.fuzz.registry import GRAMMARS
+
+    seen = []
+
+    def check(numbers: Numbers) -> Outcome | None:
+        seen.append(numbers)
+        return is_small(numbers)
+
+    monkeypatch.setitem(GRAMMARS, "toy", dataclasses.replace(TOY, check=check))
+    show(Task("toy", 20), TOY.outcome_of(20))
+    assert seen and tuple(range(20)) not in seen
+    assert capsys.readouterr().out.startswith("wrong: ")
 
 
 def test_tests_of_seeds_fail_as_they_must() -> None:
@@ -157,7 +178,88 @@ def test_what_became_of_programs_is_summed_up(capsys: pytest.CaptureFixture[str]
     assert "10: 9 refused, 1 wrong   refused, for one: 0: smalt: three" in str(summary) and summary.idle() == ["toy"]
 
 
+def test_what_repeats_a_failure() -> None:
+    assert Task("toy", 7, on_gpu=True).command == "python -m tests.fuzz --generator 'toy' --seed 7 --gpu"
+    assert Task("toy", "a name").command == "python -m tests.fuzz --generator 'toy' --named 'a name'"
+
+
+def test_no_generator_has_the_name_of_one_that_draws_others() -> None:
+    """What repeats a failure finds a generator by its name."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and "draw" in (changed := {word.arg for word in node.keywords}):
+                assert isinstance(node.func, ast.Name) or "name" in changed, f"{path}:{node.lineno}"
+
+
 def test_every_generator_has_a_name_of_its_own() -> None:
     from tests.fuzz.registry import EVERY, GRAMMARS
 
     assert len(GRAMMARS) == len(EVERY) >= 41
+
+
+# ------------------------------------------------------------------------------------------ the command line
+
+
+def fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As a user has it, not in the environment that tests have."""
+    own = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT} | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "tests.fuzz", *arguments]
+    return subprocess.run(command, env=own | environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def test_one_program_runs_on_several_devices_and_on_no_gpu() -> None:
+    """In the command line's own process, for which the environment is prepared as for others."""
+    done = fuzz("--generator", "several devices", "--seed", "1", JAX_PLATFORMS="cuda")
+    assert done.returncode == 0 and "1: 1 right" in done.stdout, done.stdout + done.stderr
+
+
+def test_jax_is_imported_when_the_environment_is_prepared() -> None:
+    """Not with the command line, of which nothing else would say so where JAX reads a variable that no program needs."""
+    subprocess.run([sys.executable, "-c", "import sys, tests.fuzz.__main__; assert not {'jax', 'numpy'} & {*sys.modules}"], cwd=ROOT, check=True, timeout=60)
+
+
+def test_fresh_seeds_need_no_processes() -> None:
+    done = fuzz("--generator", "conversions", "--minutes", "0.01", "--jobs", "0")
+    assert done.returncode == 0 and " right" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--minutes", "-1"], "argument --minutes: expected a number above 0, got '-1'"),
+        (["--minutes", "0"], "argument --minutes: expected a number above 0, got '0'"),
+        (["--minutes", "nan"], "argument --minutes: expected a number above 0, got 'nan'"),
+        (["--limit", "0"], "argument --limit: expected a number above 0, got '0'"),
+        (["--jobs", "-2"], "argument --jobs: expected a whole number of 0 or more, got '-2'"),
+        (["--seed", "-1"], "argument --seed: expected a whole number of 0 or more, got '-1'"),
+        (["--count", "-1"], "argument --count: expected a whole number of 1 or more, got '-1'"),
+        (["--write", "nowhere/kept.npz"], "argument --write: expected a file in a folder that exists, got 'nowhere/kept.npz'"),
+        (["--compare", "nowhere.npz"], "argument --compare: expected a file that --write has made, got 'nowhere.npz'"),
+        (["--named", "nope"], "--named: expected some of 1"),
+        (["--generator", "conversions", "--seed", "0", "--shrink"], "--shrink: expected generators that make programs smaller (array programs, "),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else " ".join(value),
+)
+def test_misuses_of_the_command_line(arguments: list[str], says: str) -> None:
+    done = fuzz(*arguments)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"python -m tests.fuzz: error: {says}")
+
+
+@pytest.mark.parametrize(
+    ("names", "changed", "says"),
+    [
+        (["nope"], {}, "--generator: there is no nope"),
+        (["conversions"], {"named": []}, "--named: expected a generator that has programs by name, got conversions"),
+        (["array programs"], {"named": ["nope"]}, "--named: expected some of 8 programs"),
+        (["array programs"], {"named": [], "shrink": True}, "--show, --shrink: expected seeds, got --named"),
+        (["array programs"], {"show": True}, "--show: expected --seed or --count"),
+        (["array programs", "litmus"], {"seed": 0, "shrink": True}, "got litmus"),
+        (["array programs"], {"seed": 0, "shrink": True, "show": True}, None),
+        (["conversions", "array programs"], {"named": []}, None),
+    ],
+)
+def test_what_generators_do_not_have(names: list[str], changed: dict[str, object], says: str | None) -> None:
+    given = argparse.Namespace(**{"generator": names, "named": None, "show": False, "shrink": False, "seed": None, "count": None} | changed)
+    found = misuse(names, given)
+    assert found == says or says is not None and found is not None and says in found

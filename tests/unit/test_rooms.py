@@ -104,3 +104,15 @@ def f():
     found = [name for name, _ in imports_of(ast.parse(text))]
     assert sorted(found) == ["fuzz.registry", "fuzz.registry.GRAMMARS", "machine", "programs.memory.run", "suites.multi_gpu.remote"]
     assert [rooms_of(name) for name in sorted(found)] == ["table", "table", "machine", "programs", "suites"]
+
+
+def test_contexts_are_shared_once() -> None:
+    """By the tests of two rooms that are collected together: a second time, JAX's function would be the first one's."""
+    from jax._src.interpreters import mlir
+
+    from tests import contexts
+
+    contexts.share()
+    before = mlir.make_ir_context
+    contexts.share()
+    assert mlir.make_ir_context is before and len(contexts._own) == 1

@@ -96,8 +96,8 @@ def inline_ptx(
             `out_types`.
         arg_layouts: Of a text that is `whole`: the layouts of operands, in order; None of scalars and references. An operand is brought
             into its layout.
-        unchecked: Hands the text to the assembler as it is, also what smalt does not support; a version ("8.6") is the PTX ISA that it needs
-            for. Nothing of it is read but braces and `{k}`, it is taken to do anything, and the emulator refuses it. Its scalar results
+        unchecked: Hands the text to the assembler as it is, also what smalt does not support; a version ("8.6") is the PTX ISA that it needs.
+            Nothing of it is read but braces and `{k}`, it is taken to do anything, and the emulator refuses it. Its scalar results
             need `once`.
 
     Returns:

@@ -660,7 +660,7 @@ class Walker:
         self._env[var] = self.binding(atom)
 
     def _is_known(self, eqn: Any) -> bool:
-        """Whether the equation queries an index of a `pallas_call`'s grid, or a traced size, which are operands of its body; or for the index along
+        """Whether the equation queries an index of a `pallas_call`'s grid, or a traced size, which are operands of its body; or the index along
         an axis of far devices."""
         if eqn.primitive.name == "axis_index" and (binding := self.far_indices.get(eqn.params["axis_name"])) is not None:
             self._env[eqn.outvars[0]] = binding

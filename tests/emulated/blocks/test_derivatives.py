@@ -383,6 +383,7 @@ def test_lines_and_names_of_derivatives() -> None:
     assert e.value.where is not None and e.value.where.startswith(f"{__file__}:")
 
 
+@pytest.mark.whole
 @seeds(BODIES_FORWARDS, 12, 1, shared=False)
 def test_random_bodies(programs: list[Any]) -> None: ...
 

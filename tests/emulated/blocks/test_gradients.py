@@ -79,6 +79,7 @@ def test_with_respect_to_some_operands(wanted: tuple[int, ...]) -> None:
     check(call(mixed, in_specs=[rows(), rows()]), same_mixed, [normal(32, 128), normal(32, 128, seed=1)], wanted)
 
 
+@pytest.mark.whole
 @seeds(BODIES_BACKWARDS, 10, 1, shared=False)
 def test_random_bodies(programs: list[Any]) -> None: ...
 

@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from tests.fuzz.grammar import Outcome
+from tests.fuzz.outcome import Outcome
 from tests.fuzz.seeds import named, seeds
 from tests.fuzz.shrink import shrink
 from tests.programs.memory import generate as generator
 from tests.programs.memory.emit import source
 from tests.programs.memory.generate import KINDS, PROGRAMS, find_fault
 from tests.programs.memory.interpret import Invalid, interpret
-from tests.programs.memory.missing import omissions
+from tests.programs.memory.missing import compiles, omissions
 from tests.programs.memory.regressions import BULK_LOADS, BULK_STORES, REGRESSIONS
 from tests.programs.memory.run import MEMORY, MEMORY_OF_RINGS, MEMORY_OF_WARPS, compare
 from tests.programs.memory.tree import Buffer, Commit, CopyOut, Program, Stmt, Wait, WaitOut, parts, replaced, statements
@@ -51,7 +51,7 @@ def test_programs_by_name_are_valid() -> None:
 
 def test_a_barrier_that_is_left_out_is_missed() -> None:
     """`verify_order` says so of nearly every one; the emulator where a run comes by with indices that meet."""
-    left_out = [o for seed in range(0, 20) if MEMORY.outcome(generate(seed)).kind == "right" for o in omissions(generate(seed))]
+    left_out = [o for seed in range(0, 20) if compiles(generate(seed)) for o in omissions(generate(seed))]
     ordered = [o for o in left_out if o.ordered]
     reached = [o for o in left_out if o.reached]
     found = [o for o in reached if o.ran is not None]
@@ -122,7 +122,7 @@ def test_failures_shrink() -> None:
         there = any(isinstance(s, CopyOut) and path in taken for path, s in statements(program.body))
         return Outcome("wrong") if there else None
 
-    def valid(program: Program, like: Outcome) -> Outcome | None:
+    def valid(program: Program, like: Outcome, on_gpu: bool) -> Outcome | None:
         return Outcome("no program") if find_fault(program) is not None else fails_with_a_bulk_store(program)
 
     grammar = dataclasses.replace(MEMORY, check=fails_with_a_bulk_store, again=valid)

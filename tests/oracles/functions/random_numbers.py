@@ -38,6 +38,7 @@ drawn("random.bits", lambda k, x: random.bits(k, (33,), "uint64") + x, "u64[33]:
 drawn("random.normal", lambda k, x: random.normal(k, (33,), "float64") + x, "f64[33]:zeros")
 # A scaled number is rounded once or twice, as XLA contracts the product and the sum or not.
 drawn("random.uniform", lambda k: random.uniform(k, (5, 7), minval=2, maxval=9), ulps=1)
+drawn("random.uniform", lambda k: random.uniform(k, (5, 7), minval=-4, maxval=4), compare="bits")
 drawn("random.split", lambda k: random.key_data(random.split(k)), compare="bits")
 drawn("random.split", lambda k: random.key_data(random.split(k, (3, 2))), compare="bits")
 drawn("random.split", lambda k: random.uniform(random.split(k, 3)[1], (10,)), compare="bits")

@@ -13,7 +13,8 @@ import numpy as np
 
 import smalt
 from tests.fuzz import bits
-from tests.fuzz.grammar import Grammar, Outcome
+from tests.fuzz.grammar import Grammar
+from tests.fuzz.outcome import Outcome
 from tests.oracles import special
 from tests.oracles.functions import case
 from tests.oracles.functions.judge import x64
@@ -169,7 +170,7 @@ ARRAYS = Grammar(
     generate,
     check,
     smaller=SMALLER,
-    again=lambda p, like: check(p, judged=like.kind == "wrong"),
+    again=lambda p, like, _: check(p, judged=like.kind == "wrong"),
     show=lambda p: f"{p}\n{p!r}",
     named={name: kernel.check for name, kernel in REGRESSIONS.items()},
 )

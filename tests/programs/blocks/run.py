@@ -14,7 +14,8 @@ import numpy as np
 
 import smalt
 from smalt._blocks import finer_rows, pallas_call
-from tests.fuzz.grammar import Grammar, Outcome
+from tests.fuzz.grammar import Grammar
+from tests.fuzz.outcome import Outcome
 from tests.programs.blocks import dependent, named
 from tests.programs.blocks.generate import Call, arguments, build, generate
 from tests.programs.blocks.named import Named

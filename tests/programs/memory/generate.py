@@ -21,7 +21,6 @@ from tests.programs.memory.tree import (
     At,
     Bar,
     Bin,
-    Body,
     Buffer,
     Carry,
     Cast,
@@ -73,8 +72,6 @@ MAX_DEPTH = 3
 MENDS = 80
 #: What programs are about; each seed's is `seed % len`.
 KINDS = ("plain", "copies", "scopes", "warps", "products", "copies", "warpgroups", "plain", "cluster", "copies", "blocks", "warps")
-#: Those besides.
-MORE_KINDS = ("warp_arrays", "rings")
 
 
 def generate(seed: int, kind: str | None = None) -> Program:

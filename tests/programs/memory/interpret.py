@@ -886,7 +886,7 @@ class Machine:
                 raise Invalid("a phase ends that a thread may have yet to see", path)
         for who, seen in bar.seen.items():
             if seen < phase:
-                raise Invalid("a phase ends before any thread saw the last", path)
+                raise Invalid("a phase ends before every thread saw the last", path)
         bar.phases.append(bar.clock)
         bar.clock = Clock()
         bar.count = 0

@@ -13,7 +13,8 @@ import numpy as np
 import smalt
 from smalt import _errors, _native
 from tests.corpus.case import REFS_AS_ARGUMENTS
-from tests.fuzz.grammar import Grammar, Outcome, of_error
+from tests.fuzz.grammar import Grammar, of_error
+from tests.fuzz.outcome import Outcome
 from tests.machine import ON_GPU
 from tests.programs.memory.emit import function, source
 from tests.programs.memory.generate import find_fault, generate
@@ -98,10 +99,12 @@ def check(program: Program, schedules: Iterable[Schedule] = SCHEDULES) -> Outcom
     return None
 
 
-def check_again(program: Program, like: Outcome) -> Outcome | None:
-    """A smaller program, which is to be valid and to fail alike, under the same schedule."""
+def check_again(program: Program, like: Outcome, on_gpu: bool) -> Outcome | None:
+    """A smaller program, which is to be valid and to fail alike, in the emulator under the same schedule."""
     if find_fault(program) is not None:
         return Outcome("no program")
+    if on_gpu:
+        return check_on_gpu(program)
     return check(program, (like.where,) if like.where else SCHEDULES)
 
 
