@@ -2729,7 +2729,7 @@ fn in_loops(k: &Kernel, at: Region) -> String {
 #[test]
 fn the_next_iterations_first_product_runs_beside_the_last() {
     let order = |what| in_loops(&steps(what), steps(what).body);
-    // alloc2, alloc3: the operands; alloc5: their release; alloc6: the next is there; alloc7: the meeting.
+    // alloc2, alloc3: the operands; alloc5: their release; alloc6: the next is there; alloc7: the rendezvous.
     let turned = "wgmma alloc2, arrive alloc7, wait alloc7, settle 0 of 1, for { read, exp2, wgmma alloc3, wait alloc6, wgmma alloc2, \
          settle 1 of 1, arrive alloc5, arrive alloc7, wait alloc7, settle 0 of 2, read }, read, exp2, wgmma alloc3, wait alloc6, settle 0 of 1, \
          read, arrive alloc5";

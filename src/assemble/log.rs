@@ -96,7 +96,7 @@ pub(super) fn failure(name: &str, log: &str, request: &Request<'_>) -> Error {
         && let Some(text) = unchecked_text(request.ptx, line)
     {
         let message = message.split_once(';').map_or(message, |(_, rest)| rest).trim();
-        let error = Error::invalid("inline PTX that nobody has read (unchecked): the assembler refuses it")
+        let error = Error::invalid("unchecked inline PTX: the assembler refuses it")
             .got(format!("`{}`: {message}", text.trim()))
             .remedy("mend the text; where it asks for a newer PTX ISA, say so (unchecked=\"8.6\")");
         return match op_at_line(request.ptx, line) {

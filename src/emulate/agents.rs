@@ -446,8 +446,8 @@ impl<H: Hooks> Machine<'_, H> {
                     Some(_) => Mode::Reduce,
                 };
                 let mode = (mode, store.number);
-                let told = self.check_global(w, store.pc, &store.view, *address, store.bytes, mode, &changes);
-                told.and_then(|()| match reduce {
+                let verdict = self.check_global(w, store.pc, &store.view, *address, store.bytes, mode, &changes);
+                verdict.and_then(|()| match reduce {
                     None => tma::write_global(self.memory, *address, data, &mut by),
                     Some(reduce) => tma::reduce_global(self.memory, *address, *reduce, data, &mut by),
                 })
@@ -459,8 +459,8 @@ impl<H: Hooks> Machine<'_, H> {
                     Some(_) => Mode::Reduce,
                 };
                 let mode = (mode, store.number);
-                let told = self.check_box(w, store.pc, &store.view, map, coords, mode, Some(data));
-                told.and_then(|()| tma::store(map, coords, self.memory, *reduce, data, &mut by))
+                let verdict = self.check_box(w, store.pc, &store.view, map, coords, mode, Some(data));
+                verdict.and_then(|()| tma::store(map, coords, self.memory, *reduce, data, &mut by))
             }
         };
         let result = result.and_then(|()| match by.overwritten {

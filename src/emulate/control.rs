@@ -41,19 +41,19 @@ impl<H: Hooks> Body<H> for BranchUniform {
     }
 }
 
-/// A branch at which lanes may part.
+/// A branch at which lanes may diverge.
 pub struct BranchDivergent;
 impl<H: Hooks> Body<H> for BranchDivergent {
     #[inline(always)]
     fn run(w: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let taken = (w.predicate(u.a) ^ 0u32.wrapping_sub(u32::from(u.c))) & w.path;
         let targets = m.program.branches[u.aux as usize];
-        w.part(taken, targets.then, targets.otherwise, targets.join);
+        w.diverge(taken, targets.then, targets.otherwise, targets.join);
         Ok(Flow::Jump)
     }
 }
 
-/// Where lanes that parted meet. `aux` is its own position.
+/// Where lanes that diverged reconverge. `aux` is its own position.
 pub struct Join;
 impl<H: Hooks> Body<H> for Join {
     #[inline(always)]

@@ -383,7 +383,7 @@ mod tests {
         for round in 0..200u64 {
             let (written, shared) = (Written::new(128, false), SharedLines::default());
             let memory = AtomicU64::new(u64::MAX);
-            let told: Vec<bool> = std::thread::scope(|scope| {
+            let raced: Vec<bool> = std::thread::scope(|scope| {
                 let store = |cluster: u32, value: u64| {
                     let differs = || if memory.load(Ordering::Relaxed) == value { 0 } else { !0 };
                     let write = || memory.store(value, Ordering::Relaxed);
@@ -396,7 +396,7 @@ mod tests {
                     .collect();
                 threads.into_iter().map(|t| t.join().unwrap()).collect()
             });
-            let count = told.iter().filter(|told| **told).count();
+            let count = raced.iter().filter(|raced| **raced).count();
             assert_eq!(count, (round % 2) as usize, "round {round}");
         }
     }

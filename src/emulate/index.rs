@@ -59,14 +59,14 @@ impl<H: Hooks> Body<H> for CheckIndex {
     }
 }
 
-/// A text that nobody has read: `aux` is what of it the table does not have.
+/// An unchecked text: `aux` is what of it the table does not have.
 pub struct Unknown;
 
 impl<H: Hooks> Body<H> for Unknown {
     fn run(_: &mut Warp, m: &mut Machine<'_, H>, u: &Uop<H>) -> Step {
         let text = m.program.unknown[u.aux as usize].clone();
         let error = match text.is_empty() {
-            true => Error::unsupported("inline PTX that nobody has read (unchecked), in the emulator")
+            true => Error::unsupported("unchecked inline PTX, in the emulator")
                 .remedy("leave out `unchecked`: all of its instructions are in smalt's table"),
             false => Error::unsupported(format!(
                 "the emulator does not have an instruction of inline PTX: {text}"

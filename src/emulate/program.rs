@@ -52,7 +52,7 @@ pub struct Program<H: Hooks = Checker> {
     pub(super) mma_ops: Vec<MmaOp>,
     pub(super) bulk_ops: Vec<BulkOp>,
     pub(super) checks: Vec<IndexCheck>,
-    /// Of texts that nobody has read, what the table does not have.
+    /// Of unchecked texts, what the table does not have.
     pub(super) unknown: Vec<std::sync::Arc<str>>,
     /// Nanoseconds that waits may last.
     pub(super) timeouts: Vec<u64>,

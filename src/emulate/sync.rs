@@ -344,7 +344,7 @@ impl<H: Hooks> Body<H> for MbarrierChange {
                         .got(format!("{count} of {}", state >> 32)),
                 );
             }
-            let told = (|| {
+            let verdict = (|| {
                 if what != COMPLETE && what != ARRIVE {
                     m.note(w, Sync::ExpectTx { slot, offset })?;
                 }
@@ -362,7 +362,7 @@ impl<H: Hooks> Body<H> for MbarrierChange {
                     m.arrive(slot, offset, count, bytes.into())
                 }
             })();
-            told.and_then(|verdict| m.judge(w, verdict))?;
+            verdict.and_then(|verdict| m.judge(w, verdict))?;
             if u.d != NO_STATE {
                 w.set_lane::<u64>(u.d, i, state);
             }
@@ -386,14 +386,14 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                 _ => (0, value),
             };
             // The checker sees the arrival before it wakes anybody; of lanes that arrive at one barrier together, once.
-            let mut told = Ok(());
+            let mut verdict = Ok(());
             if told_at != Some((slot, offset)) {
                 told_at = Some((slot, offset));
                 if u.c != ARRIVE {
-                    told = m.note(w, Sync::ExpectTx { slot, offset });
+                    verdict = m.note(w, Sync::ExpectTx { slot, offset });
                 }
-                if count > 0 && told.is_ok() {
-                    told = m.note(
+                if count > 0 && verdict.is_ok() {
+                    verdict = m.note(
                         w,
                         Sync::Arrive {
                             slot,
@@ -403,7 +403,7 @@ impl<H: Hooks> Body<H> for MbarrierArrive {
                     );
                 }
             }
-            let arrived = told.and_then(|()| m.arrive(slot, offset, count, i64::from(bytes)));
+            let arrived = verdict.and_then(|()| m.arrive(slot, offset, count, i64::from(bytes)));
             arrived.and_then(|verdict| m.judge(w, verdict))?;
         }
         Ok(Flow::Next)

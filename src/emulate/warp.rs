@@ -1,4 +1,4 @@
-//! A warp: registers, masks, the stack of parted lanes.
+//! A warp: registers, masks, the stack of diverged lanes.
 use super::check::{Hooks, Who};
 use super::program::Program;
 pub use super::row::lanes;
@@ -7,12 +7,12 @@ use super::shared::CtaSlot;
 use crate::ptx::modifier::LoadSem;
 use std::ptr::NonNull;
 
-/// Where lanes that parted meet again.
+/// Where lanes that diverged reconverge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// The `Join` where they meet.
+    /// The `Join` where they reconverge.
     pub join: u32,
-    /// Everyone who meets there.
+    /// All that reconverge there.
     pub all: u32,
     /// Lanes that have yet to run the other path, and where it starts.
     pub pending: u32,
@@ -259,8 +259,8 @@ impl Warp {
         lanes(self.exec).all(|i| row[i] == first).then(|| T::from_raw(first))
     }
 
-    /// The executing lanes part at a branch. `join` is where they meet.
-    pub fn part(&mut self, taken: u32, then: u32, otherwise: u32, join: u32) {
+    /// The executing lanes diverge at a branch. `join` is where they reconverge.
+    pub fn diverge(&mut self, taken: u32, then: u32, otherwise: u32, join: u32) {
         let not_taken = self.path & !taken;
         if not_taken == 0 {
             self.pc = then;

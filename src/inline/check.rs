@@ -194,16 +194,14 @@ fn text(kernel: &Kernel, op: ir::Op, group: Group) -> Result<Known> {
     if let Some(isa) = code.unchecked {
         Unchecked::new(code, isa, &interface(kernel, op)?, num_results)?;
         if is_bounded(kernel) && may_synchronise(&code.text) {
-            return Err(unforgiving("in a text that nobody has read"));
+            return Err(unforgiving("in an unchecked text"));
         }
         if !code.once
             && let Some(k) = data.results.iter().position(|v| kernel.ty(*v).is_scalar())
         {
-            return Err(
-                Error::invalid(format!("inline PTX that nobody has read: the scalar {{{k}}}"))
-                    .expected("results that are arrays, each lane's own an element; scalars, where `once` is true")
-                    .remedy("give the result the shape of an array, or run the text in one lane (once=True)"),
-            );
+            return Err(Error::invalid(format!("unchecked inline PTX: the scalar {{{k}}}"))
+                .expected("results that are arrays, each lane's own an element; scalars, where `once` is true")
+                .remedy("give the result the shape of an array, or run the text in one lane (once=True)"));
         }
         return Ok(Known {
             does: Does::Acts,

@@ -74,7 +74,7 @@ pub fn end(cx: &mut LowerCx) {
             if cx.kernel.cluster_size() > 1 {
                 EndsWith::Cluster
             } else {
-                EndsWith::Nobody
+                EndsWith::Itself
             },
             flag,
             LINGER,

@@ -234,8 +234,8 @@ modifiers! {
     Drain { Nothing = "", Products = "\n\twgmma.wait_group.sync.aligned 0;" }
     /// What it does with its registers, for which others may wait.
     LeftRegisters { Kept = "", Released = "\n\tsetmaxnreg.dec.sync.aligned.u32 24;" }
-    /// Whom a block waits for where it ends: nobody, or the others of its cluster.
-    EndsWith { Nobody = "", Cluster = "\n\tbarrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" }
+    /// Whom a block waits for where it ends: only itself, or the others of its cluster.
+    EndsWith { Itself = "", Cluster = "\n\tbarrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" }
     /// Reductions of predicates at a barrier.
     BarRedOp { And = "and", Or = "or" }
     /// What a thread does to the count of an mbarrier: arrives, or arrives and no more.

@@ -21,7 +21,7 @@ ROWS, COLUMNS = 64, 32
 ARRIVALS = {"one": 1, "warps": 4, "all": 128, "plgpu": 1}
 
 
-#: The first of the named barriers at which warpgroups meet: the producer's, then those of consumers.
+#: The first of the named barriers of the rendezvous of warpgroups: the producer's, then those of consumers.
 MEETINGS = 9
 
 
@@ -89,13 +89,13 @@ def draw(seed: int) -> Ring:
     )
 
 
-def arrive(barrier: Any, how: str, count: int, relaxed: bool, meeting: int) -> None:
+def arrive(barrier: Any, how: str, count: int, relaxed: bool, rendezvous: int) -> None:
     if how == "plgpu":
         plgpu.barrier_arrive(barrier)
     elif relaxed:
         if how == "one":
             # A relaxed arrival releases what its thread has fenced: what the others did, too, if they have met before the fence.
-            smalt.named_barrier_sync(meeting, 128)
+            smalt.named_barrier_sync(rendezvous, 128)
         smalt.fence("release", "cta")
         smalt.mbarrier_arrive(barrier, count, threads=how, order="relaxed", scope="cta")
     else:

@@ -604,8 +604,8 @@ TELLS = {
     "a word that another has replaced, who knew": True,
     "no release": False,
     "no acquire": False,
-    "a fence of all before the meeting": False,
-    "a fence of all behind the meeting": False,
+    "a fence of all before the rendezvous": False,
+    "a fence of all behind the rendezvous": False,
     "another word's acquire": False,
     "another word's acquire, and a fence before the look": False,
     "a word that another has replaced": False,
@@ -636,7 +636,7 @@ def told_by_words(how: str) -> Any:
             if how == "one thread's fences around relaxed accesses":
                 smalt.inline_ptx("fence.release.cta; st.relaxed.cta.shared.b32 [{0}], 1;", (), words.at[0], once=True)
                 return
-            is_fenced = how == "a fence of all before the meeting"
+            is_fenced = how == "a fence of all before the rendezvous"
             if is_fenced:
                 smalt.fence("release", "cta")
             smalt.store(words.at[0], 1, order="relaxed" if is_fenced or how == "no release" else "release", scope="cta")
@@ -663,7 +663,7 @@ def told_by_words(how: str) -> Any:
                 wait(0, 1, "relaxed")
                 wait(1, 1, "acquire")
             else:
-                is_fenced = how == "a fence of all behind the meeting"
+                is_fenced = how == "a fence of all behind the rendezvous"
                 order = "fence" if "one thread's" in how else "relaxed" if is_fenced or how == "no acquire" else "acquire"
                 wait(0, 1, order)
                 wait(1, 1, "relaxed")
@@ -738,7 +738,7 @@ def test_litmus(programs: list[litmus.Program]) -> None:
 
 
 def test_a_store_behind_the_release_is_not_told_of() -> None:
-    """One thread releases, then stores without any meeting in between; who acquires does not know of that store."""
+    """One thread releases, then stores without any rendezvous in between; who acquires does not know of that store."""
 
     def body(x: Any, o: Any, words: Any) -> None:
         wg = jax.lax.axis_index("wg")
@@ -773,7 +773,7 @@ PUSHES = [
 
 
 def pushed(how: str, mutate: str = "") -> Any:
-    """Each block of a cluster stores its tile into its right neighbour's shared memory, which reads it. In the end all meet."""
+    """Each block of a cluster stores its tile into its right neighbour's shared memory, which reads it. In the end there is a rendezvous."""
 
     def body(x: Any, o: Any, buffer: Any, bar: Any, together: Any) -> None:
         block = jax.lax.axis_index("c")
@@ -781,7 +781,7 @@ def pushed(how: str, mutate: str = "") -> Any:
         theirs, their_bar = plgpu.cluster_ref(buffer, peer), plgpu.cluster_ref(bar, peer)
         tile = plgpu.layout_cast(x[block], plgpu.Layout.WG_STRIDED(TILE, vec_size=2))
 
-        def meet(sem: str = "") -> None:
+        def rendezvous(sem: str = "") -> None:
             smalt.inline_ptx(f"barrier.cluster.arrive{sem}.aligned; barrier.cluster.wait.acquire.aligned;")
 
         match how:
@@ -795,12 +795,12 @@ def pushed(how: str, mutate: str = "") -> Any:
                 plgpu.barrier_wait(bar)
             case "cluster barrier":
                 theirs[...] = tile
-                meet()
+                rendezvous()
             case "relaxed cluster barrier and a fence":
                 theirs[...] = tile
                 if mutate != "release":
                     smalt.fence("release", "cluster")
-                meet(".relaxed")
+                rendezvous(".relaxed")
             case "mbarriers":
                 theirs[...] = tile
                 smalt.mbarrier_arrive(their_bar, threads="all", scope="cta" if mutate == "scope" else "cluster")
@@ -828,7 +828,7 @@ def pushed(how: str, mutate: str = "") -> Any:
                     if mutate != "acquire":
                         smalt.fence("acquire", "cluster", shared_only=True)
         o[block] = buffer[...]
-        meet()
+        rendezvous()
 
     arrivals = 1 if how.startswith(("st.async", "plgpu")) else 128
     scratch = [plgpu.SMEM(TILE, F32), plgpu.Barrier(num_arrivals=arrivals), plgpu.ClusterBarrier(collective_axes=("c",))]
@@ -865,7 +865,7 @@ def test_what_a_push_lacks_is_told(how: str, mutate: str, told: str) -> None:
 
 @pytest.mark.parametrize("scope", ["cluster", "cta"])
 def test_one_thread_fences_for_its_block(scope: str) -> None:
-    """Behind a meeting its fence covers what all have stored in a peer's memory, if its scope includes the peer. Blocks count each other, too."""
+    """Behind a rendezvous its fence covers what all have stored in a peer's memory, if its scope includes the peer. Blocks count each other, too."""
 
     def body(x: Any, o: Any, count: Any, buffer: Any, bar: Any) -> None:
         block = jax.lax.axis_index("c")
@@ -1037,8 +1037,8 @@ def numbered(steps: int, slots: int, mutate: str = "") -> Any:
         def consume() -> None:
             def step(i: Any, total: Any) -> Any:
                 slot = i % slots
-                meets = smalt.named_barrier_arrive if mutate == "full" else smalt.named_barrier_sync
-                meets(first + 2 * slot, 256, among=among)
+                arrive = smalt.named_barrier_arrive if mutate == "full" else smalt.named_barrier_sync
+                arrive(first + 2 * slot, 256, among=among)
                 total += ring[slot]
 
                 @pl.when(i + slots < steps)
@@ -1132,14 +1132,14 @@ def test_reductions_into_peers(op: str, dtype: Any) -> None:
         block = jax.lax.axis_index("c")
         tile = plgpu.layout_cast(x[block], plgpu.Layout.WG_STRIDED(TILE, vec_size=2))
         buffer[...] = jnp.full(TILE, np.array(start).astype(dtype))
-        meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;"
-        smalt.inline_ptx(meet)
+        rendezvous = "barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;"
+        smalt.inline_ptx(rendezvous)
         for turn in range(2):
             smalt.expect_bytes(bar, CLUSTER * tile.size * np.dtype(dtype).itemsize)
             for peer in range(CLUSTER):
                 plgpu.async_store_smem(tile, buffer, bar, cluster_idx=jnp.int32(peer), cluster_dim="c", atomic=op)
             smalt.mbarrier_wait(bar, turn, scope="cluster")
-            smalt.inline_ptx(meet)
+            smalt.inline_ptx(rendezvous)
         o[block] = buffer[...]
 
     x = np.random.default_rng(0).integers(-(2**31), 2**31, (CLUSTER, *TILE)).astype(dtype)
@@ -1157,16 +1157,16 @@ def reduced(mutate: str = "") -> Any:
     def body(x: Any, o: Any, buffer: Any, bar: Any) -> None:
         block = jax.lax.axis_index("c")
         peer = {"c": (block + 1) % CLUSTER}
-        meet = "barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;"
+        rendezvous = "barrier.cluster.arrive.aligned; barrier.cluster.wait.acquire.aligned;"
         if mutate == "a store behind":
-            smalt.inline_ptx(meet)
+            smalt.inline_ptx(rendezvous)
         if mutate == "order":
             pl.when(block == 0)(lambda: buffer.__setitem__(..., x[block]))
         else:
             buffer[...] = x[block]
         smalt.expect_bytes(bar, 2 * 128 * 4 + (4 if mutate == "bytes" else 0))
         if mutate not in ("order", "a store behind"):
-            smalt.inline_ptx(meet)
+            smalt.inline_ptx(rendezvous)
         where = jax.lax.broadcasted_iota(jnp.int32, (128,), 0)
         red = "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.s32 [at], {3}, [{1}];"
         text = f"{{ .reg .b32 at; mad.lo.u32 at, {{2}}, 4, {{0}}; {red} {red} }}"
@@ -1180,7 +1180,7 @@ def reduced(mutate: str = "") -> Any:
         elif mutate != "no wait":
             smalt.mbarrier_wait(bar, 0, scope="cluster")
         o[block] = buffer[...]
-        smalt.inline_ptx(meet)
+        smalt.inline_ptx(rendezvous)
 
     return kernel(body, out(CLUSTER, 128, I32), plgpu.SMEM((128,), I32), plgpu.Barrier(num_arrivals=1), cluster=(CLUSTER,), cluster_names=("c",))
 

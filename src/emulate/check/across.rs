@@ -9,11 +9,11 @@
 //!
 //! * What is done to the memory of another device is known there when its kernel ends.
 //!
-//! One thread runs all clusters of such a kernel, so all of this is one state. Clusters that cannot tell each other are `grid.rs`'s.
+//! One thread runs all clusters of such a kernel, so all of this is one state. Clusters that cannot synchronise with each other are `grid.rs`'s.
 use super::clock::{Clock, Knowledge, Known};
 use super::race::{Actor, IN_FLIGHT, Kind, Past, Side, conflicts};
 use super::shadow::{Columns, Shadow};
-use super::words::{Teller, Word, Words};
+use super::words::{Releaser, Word, Words};
 use super::{Mode, Shape, Verdict, WordWait};
 use crate::emulate::global;
 use crate::emulate::options::Names;
@@ -376,8 +376,8 @@ impl Across {
         unseen.map_or(Ok(()), |(line, other)| Err(self.ends_unseen(device, line, other)))
     }
 
-    /// Whether an access of a warp tells something to whoever looks, or is to be remembered as a look.
-    pub fn tells(&self, who: Member, mode: Mode) -> bool {
+    /// Whether an access of a warp releases something to whoever looks, or is to be remembered as a look.
+    pub fn releases(&self, who: Member, mode: Mode) -> bool {
         let releases = mode.signals().is_some_and(|(_, releases)| releases);
         releases || matches!(mode, Mode::Load(_)) || self.fences[who.warp].iter().any(|known| !known.is_empty())
     }
@@ -392,7 +392,7 @@ impl Across {
         loc: Loc,
     ) -> bool {
         let (signals, looks) = (mode.signals(), mode.looks());
-        let mut tell = ArrayVec::new();
+        let mut released = ArrayVec::new();
         for place in places {
             match mode {
                 Mode::Load(_) => self.words.at(place.0).looked_at = true,
@@ -401,26 +401,26 @@ impl Across {
             }
             // One snapshot for all places, unless it learns at each.
             if let Some(signal) = signals
-                && (tell.is_empty() || looks.is_some_and(|(_, acquires)| acquires))
+                && (released.is_empty() || looks.is_some_and(|(_, acquires)| acquires))
             {
-                tell = self.signals(who, clock, signal);
+                released = self.signals(who, clock, signal);
             }
             // Of several the widest is the signal.
-            for (i, (known, scope)) in tell.iter().enumerate() {
-                let by = Teller {
+            for (i, (known, scope)) in released.iter().enumerate() {
+                let by = Releaser {
                     actor: who.actor,
                     device: who.device,
                     loc,
                     polled: &clock.polled()[1],
-                    counts: i + 1 == tell.len(),
+                    counts: i + 1 == released.len(),
                 };
-                self.words.tell(place, *scope, by, known);
+                self.words.release(place, *scope, by, known);
             }
             if let Some((scope, acquires)) = looks {
-                self.hear(who, clock, place, scope, acquires);
+                self.observe(who, clock, place, scope, acquires);
             }
         }
-        !tell.is_empty()
+        !released.is_empty()
     }
 
     /// What a warp tells by a signal of a scope, and to whom: what it knows, if it releases, or knew at its last fences.
@@ -437,19 +437,19 @@ impl Across {
             .collect()
     }
 
-    fn hear(&self, who: Member, clock: &mut Clock, place: (u64, u64), scope: Scope, acquires: bool) {
+    fn observe(&self, who: Member, clock: &mut Clock, place: (u64, u64), scope: Scope, acquires: bool) {
         let (cluster, device) = (who.actor.cluster, who.device);
         if acquires {
-            clock.learn(&self.words.heard(place, scope, cluster, device), cluster);
+            clock.learn(&self.words.observed(place, scope, cluster, device), cluster);
             return;
         }
         let [gpu, sys] = clock.polled_mut();
-        let heard = self.words.heard(place, scope.min(Scope::Gpu), cluster, device);
+        let observed = self.words.observed(place, scope.min(Scope::Gpu), cluster, device);
         match scope {
-            Scope::Sys => sys.join(&self.words.heard(place, scope, cluster, device)),
-            Scope::Cta | Scope::Cluster | Scope::Gpu => sys.join(&heard),
+            Scope::Sys => sys.join(&self.words.observed(place, scope, cluster, device)),
+            Scope::Cta | Scope::Cluster | Scope::Gpu => sys.join(&observed),
         }
-        gpu.join(&heard);
+        gpu.join(&observed);
     }
 
     /// A warp has waited for a word; `takes`: and subtracted what it waited for.
@@ -463,8 +463,8 @@ impl Across {
         let cluster = who.actor.cluster;
         let seen = |actor, epoch| clock.has_seen(cluster, actor, epoch);
         let at = (cluster, who.device);
-        let heard = self.words.heard_by_wait(address, (held, value), scope, at, &seen);
-        clock.learn(&heard, cluster);
+        let observed = self.words.observed_by_wait(address, (held, value), scope, at, &seen);
+        clock.learn(&observed, cluster);
         if takes {
             let epoch = clock.seen()[who.actor.component as usize];
             self.words.take(address, (held, value), who.actor, epoch);
@@ -480,7 +480,7 @@ impl Across {
         self.words.added(address, old, amount);
     }
 
-    /// A fence: what polls have seen is known, and what is known now later signals tell.
+    /// A fence: what polls have seen is known, and what is known now later signals release.
     pub fn fence(&mut self, who: Member, clock: &mut Clock, sem: FenceSem, scope: Scope) {
         let cluster = who.actor.cluster;
         if sem != FenceSem::Release {

@@ -76,10 +76,10 @@ pub struct Fences {
 
 impl Fences {
     /// What it looks at without acquiring. `beyond`: it takes a scope beyond the CTA.
-    pub fn acquire_later(&mut self, beyond: bool, told: &Clock, width: usize) {
+    pub fn acquire_later(&mut self, beyond: bool, released: &Clock, width: usize) {
         self.acquires[usize::from(beyond)]
             .get_or_insert_with(|| Clock::new(width))
-            .join(told);
+            .join(released);
     }
 }
 

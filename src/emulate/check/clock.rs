@@ -125,14 +125,10 @@ impl Clock {
     pub fn learn_own(&mut self, known: &Known, cluster: u32) {
         let Some(theirs) = known.of(cluster) else { return };
         let (epochs, released) = theirs.split_at(self.epochs.len());
-        for (mine, theirs) in self.epochs.iter_mut().zip(epochs) {
-            *mine = (*mine).max(*theirs);
-        }
+        raise(&mut self.epochs, epochs);
         if !released.is_empty() {
             let width = self.width();
-            for (mine, theirs) in released_of(&mut self.released, width).iter_mut().zip(released) {
-                *mine = (*mine).max(*theirs);
-            }
+            raise(released_of(&mut self.released, width), released);
         }
     }
 
@@ -176,14 +172,10 @@ pub trait Knowledge: Clone {
 
 impl Knowledge for Clock {
     fn join(&mut self, other: &Clock) {
-        for (mine, theirs) in self.epochs.iter_mut().zip(&other.epochs) {
-            *mine = (*mine).max(*theirs);
-        }
+        raise(&mut self.epochs, &other.epochs);
         if let Some(theirs) = &other.released {
             let width = self.width();
-            for (mine, theirs) in released_of(&mut self.released, width).iter_mut().zip(theirs) {
-                *mine = (*mine).max(*theirs);
-            }
+            raise(released_of(&mut self.released, width), theirs);
         }
         self.others.join(&other.others);
         for (mine, theirs) in self.polled.iter_mut().zip(&other.polled) {
@@ -206,6 +198,13 @@ pub struct Known(Option<Rc<Vec<(u32, Epochs)>>>);
 /// Nothing is known of what is not there.
 fn epoch(epochs: &[u32], i: usize) -> u32 {
     epochs.get(i).copied().unwrap_or(0)
+}
+
+/// Each to another's, where that is later.
+fn raise(mine: &mut [u32], theirs: &[u32]) {
+    for (mine, theirs) in mine.iter_mut().zip(theirs) {
+        *mine = (*mine).max(*theirs);
+    }
 }
 
 fn either(a: &[u32], b: &[u32]) -> Epochs {

@@ -54,7 +54,7 @@ impl Checker {
                 false => lines_of(at, bytes).for_each(|(line, mask)| add(line, mask)),
             }
         }
-        self.global_lines(who, &clock, &mut touched.into_iter(), access)
+        self.global_lines(who, &clock, &mut touched.iter().copied(), access)
     }
 
     /// The lanes whose accesses do not repeat what their warp has noted in this epoch, of lines that have not changed since all of that was
@@ -189,15 +189,15 @@ impl Checker {
         }
     }
 
-    /// An ordered access by the lanes of a warp, which has been noted: to words by which clusters tell each other.
+    /// An ordered access by the lanes of a warp, which has been noted: to words on which clusters release and acquire.
     pub(super) fn at_words(&mut self, who: Who, addresses: &[u64; 32], offset: i32, mask: u32, access: Access<'_>) {
         let (id, member) = (self.id(who), self.member(who));
         let (Some(member), Some(across)) = (member, &mut self.across) else {
             return;
         };
         let at = |i: usize| addresses[i].wrapping_add_signed(offset.into());
-        let tells = across.tells(member, access.mode);
-        self.counts = tells || !across.words.is_empty() && lanes(mask).any(|i| across.words.may_have(at(i)));
+        let releases = across.releases(member, access.mode);
+        self.counts = releases || !across.words.is_empty() && lanes(mask).any(|i| across.words.may_have(at(i)));
         if !self.counts {
             return;
         }

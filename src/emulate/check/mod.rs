@@ -390,11 +390,11 @@ impl Hooks for Checker {
                 mask,
             } => {
                 if is_ordered {
-                    self.hear_words(who, (addresses, offset, mask), access);
+                    self.observe_words(who, (addresses, offset, mask), access);
                 }
                 let verdict = self.shared_lanes(who, (addresses, offset, mask), access);
                 if is_ordered || !self.words.is_empty() {
-                    self.tell_words(who, (addresses, offset, mask), access);
+                    self.release_words(who, (addresses, offset, mask), access);
                 }
                 verdict
             }

@@ -191,9 +191,9 @@ impl Checker {
         places
     }
 
-    /// A warp is about to look at words of shared memory by which warps tell each other.
+    /// A warp is about to look at words of shared memory on which warps release and acquire.
     #[cold]
-    pub(super) fn hear_words(&mut self, who: Who, at: Lanes<'_>, access: Access<'_>) {
+    pub(super) fn observe_words(&mut self, who: Who, at: Lanes<'_>, access: Access<'_>) {
         let Some((scope, acquires)) = access.mode.looks() else {
             return;
         };
@@ -202,16 +202,16 @@ impl Checker {
         }
         let id = self.id(who);
         for (slot, at) in self.shared_places(who.cta, at) {
-            for (told, beyond) in self.words.heard((slot, at, access.bytes), who.cta) {
+            for (released, beyond) in self.words.observed((slot, at, access.bytes), who.cta) {
                 if beyond && !is_wide(scope) {
                     continue;
                 }
                 match acquires {
                     true => {
                         self.times.until[id] = None;
-                        Rc::make_mut(&mut self.clocks[id]).join(told);
+                        Rc::make_mut(&mut self.clocks[id]).join(released);
                     }
-                    false => self.fences[id].acquire_later(beyond, told, self.width),
+                    false => self.fences[id].acquire_later(beyond, released, self.width),
                 }
             }
         }
@@ -219,38 +219,38 @@ impl Checker {
 
     /// A warp writes words of shared memory, which has been noted: whoever looks at them may learn what it did until now.
     #[cold]
-    pub(super) fn tell_words(&mut self, who: Who, at: Lanes<'_>, access: Access<'_>) {
-        let (replaces, told) = (matches!(access.mode, Mode::Store(_)), access.mode.signals());
+    pub(super) fn release_words(&mut self, who: Who, at: Lanes<'_>, access: Access<'_>) {
+        let (replaces, signal) = (matches!(access.mode, Mode::Store(_)), access.mode.signals());
         let (id, bytes) = (self.id(who), access.bytes);
-        let mut tell: ArrayVec<(&Clock, bool), 2> = ArrayVec::new();
-        match told {
-            Some((scope, true)) => tell.push((&*self.clocks[id], is_wide(scope))),
+        let mut released: ArrayVec<(&Clock, bool), 2> = ArrayVec::new();
+        match signal {
+            Some((scope, true)) => released.push((&*self.clocks[id], is_wide(scope))),
             // A fence has released, as far as it and the access reach.
             Some((scope, false)) => {
                 let releases = self.fences[id].releases.iter().zip([false, is_wide(scope)]);
-                tell.extend(releases.filter_map(|(clock, wide)| Some((clock.as_ref()?, wide))));
+                released.extend(releases.filter_map(|(clock, wide)| Some((clock.as_ref()?, wide))));
             }
             None => {}
         }
-        let tells = !tell.is_empty();
-        if !tells && (!replaces || self.words.is_empty()) {
+        let any = !released.is_empty();
+        if !any && (!replaces || self.words.is_empty()) {
             return;
         }
         for (slot, at) in self.shared_places(who.cta, at) {
             if replaces {
                 self.words.replace((slot, at, bytes));
             }
-            for (clock, wide) in &tell {
-                self.words.tell((slot, at, bytes), who.cta, *wide, clock);
+            for (clock, wide) in &released {
+                self.words.release((slot, at, bytes), who.cta, *wide, clock);
             }
         }
-        drop(tell);
-        if let Some((scope, true)) = told
+        drop(released);
+        if let Some((scope, true)) = signal
             && is_wide(scope)
         {
             self.fences[id].far_since = None;
         }
-        if tells {
+        if any {
             self.tick(id);
         }
     }

@@ -1,4 +1,4 @@
-//! Words of memory by which warps tell each other: what whoever reads one learns.
+//! Words of memory on which warps release and acquire: what whoever reads one learns.
 //!
 //! A release on a word leaves there what the releasing warp knows. Atomics add to what is there, as they extend a release's sequence (PTX ISA,
 //! "Release and Acquire Patterns"); a store takes the place of what was there. An acquire learns of those releases whose scope
@@ -18,10 +18,11 @@ use crate::emulate::shared::CtaSlot;
 use crate::error::Loc;
 use crate::ptx::modifier::Scope;
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-/// Who may hear of a release.
+/// Who may observe a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Audience {
     Cluster(u32),
@@ -40,7 +41,7 @@ fn audience(scope: Scope, cluster: u32, device: u32) -> Audience {
 }
 
 /// Whether a scope includes an audience: at all, and beyond the cluster.
-fn hears(to: Audience, scope: Scope, cluster: u32, device: u32) -> (bool, bool) {
+fn includes(to: Audience, scope: Scope, cluster: u32, device: u32) -> (bool, bool) {
     match to {
         Audience::Cluster(of) => (of == cluster, true),
         Audience::Device(of) | Audience::All(of) if of == device => (true, matches!(scope, Scope::Gpu | Scope::Sys)),
@@ -71,19 +72,19 @@ struct Take {
 /// Signals, and waits, of a word that are remembered one by one.
 const WINDOW: usize = 32;
 
-/// What was released on a word, by who may hear of it.
-pub struct Told<A, K>(Vec<(A, K)>);
+/// What was released on a word, by who may observe it.
+pub struct Released<A, K>(Vec<(A, K)>);
 
-impl<A, K> Default for Told<A, K> {
-    fn default() -> Told<A, K> {
-        Told(vec![])
+impl<A, K> Default for Released<A, K> {
+    fn default() -> Released<A, K> {
+        Released(vec![])
     }
 }
 
-impl<A: Copy + PartialEq, K: Knowledge> Told<A, K> {
+impl<A: Copy + PartialEq, K: Knowledge> Released<A, K> {
     fn keep(&mut self, to: A, known: &K) {
         match self.0.iter_mut().find(|(audience, _)| *audience == to) {
-            Some((_, told)) => told.join(known),
+            Some((_, released)) => released.join(known),
             None => self.0.push((to, known.clone())),
         }
     }
@@ -92,17 +93,17 @@ impl<A: Copy + PartialEq, K: Knowledge> Told<A, K> {
 /// A word of global memory.
 #[derive(Default)]
 pub struct Word {
-    /// What the signals told that are not remembered one by one.
-    told: Told<Audience, Known>,
+    /// What the signals released that are not remembered one by one.
+    released: Released<Audience, Known>,
     /// The others, oldest first, while the word is a counter: only added to, and taken from by waits.
-    signals: Vec<Signal>,
-    takes: Vec<Take>,
+    signals: VecDeque<Signal>,
+    takes: VecDeque<Take>,
     /// What the word held before those.
     base: u64,
     /// What it holds, as long as it is a counter.
     count: Option<u64>,
     is_other: bool,
-    /// The last that told something, and where.
+    /// The last that released something, and where.
     pub signal: Option<(Actor, Loc)>,
     /// The last wait that is over.
     pub wait: Option<(Actor, Loc)>,
@@ -117,15 +118,15 @@ impl Word {
         (self.is_other, self.count) = (true, None);
         self.takes.clear();
         for signal in std::mem::take(&mut self.signals) {
-            self.told.keep(signal.to, &signal.known);
+            self.released.keep(signal.to, &signal.known);
         }
     }
 
     /// The oldest signal is one without which nothing goes on.
     fn forget_oldest(&mut self) {
-        let oldest = self.signals.remove(0);
+        let Some(oldest) = self.signals.pop_front() else { return };
         self.base += oldest.adds;
-        self.told.keep(oldest.to, &oldest.known);
+        self.released.keep(oldest.to, &oldest.known);
     }
 
     /// Whether the word holds what its signals and waits say.
@@ -270,18 +271,18 @@ impl Words<Word> {
     }
 
     /// Leaves what is known at a place. `after`: what came before, besides.
-    pub fn tell(&mut self, (address, bytes): (u64, u64), scope: Scope, by: Teller<'_>, known: &Known) {
+    pub fn release(&mut self, (address, bytes): (u64, u64), scope: Scope, by: Releaser<'_>, known: &Known) {
         let to = audience(scope, by.actor.cluster, by.device);
         for at in words_of(address, bytes) {
             let word = self.at(at);
             word.signal = Some((by.actor, by.loc));
             if !by.counts {
-                word.told.keep(to, known);
+                word.released.keep(to, known);
                 continue;
             }
             if word.is_other || bytes != 4 {
                 word.forget_counts();
-                word.told.keep(to, known);
+                word.released.keep(to, known);
                 continue;
             }
             let own = known
@@ -289,8 +290,8 @@ impl Words<Word> {
                 .map(|epochs| epochs[by.actor.component as usize]);
             let mut after = known.clone();
             after.join(by.polled);
-            // How much it adds is told next.
-            word.signals.push(Signal {
+            // How much it adds is said next.
+            word.signals.push_back(Signal {
                 by: by.actor,
                 epoch: own.unwrap_or(0),
                 adds: 0,
@@ -301,7 +302,7 @@ impl Words<Word> {
         }
     }
 
-    /// An atomic that has told something adds to a word that holds `old`; or does something else.
+    /// An atomic that has released something adds to a word that holds `old`; or does something else.
     pub fn added(&mut self, address: u64, old: u32, amount: Option<u32>) {
         let Some(word) = self.find_mut(GLOBAL, address) else {
             return;
@@ -315,7 +316,7 @@ impl Words<Word> {
             return;
         };
         word.count = Some(u64::from(old) + u64::from(amount));
-        match word.signals.last_mut() {
+        match word.signals.back_mut() {
             Some(signal) if signal.adds == 0 && amount > 0 => signal.adds = amount.into(),
             _ => word.forget_counts(),
         }
@@ -325,19 +326,20 @@ impl Words<Word> {
     }
 
     /// What a warp of a cluster learns there in a scope.
-    pub fn heard(&self, (address, bytes): (u64, u64), scope: Scope, cluster: u32, device: u32) -> Known {
-        let mut heard = Known::default();
+    pub fn observed(&self, (address, bytes): (u64, u64), scope: Scope, cluster: u32, device: u32) -> Known {
+        let mut observed = Known::default();
         for word in words_of(address, bytes).filter_map(|at| self.get(at)) {
             let signals = word.signals.iter().map(|signal| (signal.to, &signal.known));
-            for (to, told) in word.told.0.iter().map(|(to, told)| (*to, told)).chain(signals) {
-                hear(&mut heard, to, told, scope, cluster, device);
+            let released = word.released.0.iter().map(|(to, released)| (*to, released));
+            for (to, released) in released.chain(signals) {
+                observe(&mut observed, to, released, scope, cluster, device);
             }
         }
-        heard
+        observed
     }
 
     /// What a warp of a cluster learns in a scope that has waited for a word, which held `held`, to be at least `value`.
-    pub fn heard_by_wait(
+    pub fn observed_by_wait(
         &mut self,
         address: u64,
         (held, value): (u32, u32),
@@ -347,18 +349,18 @@ impl Words<Word> {
     ) -> Known {
         let word = self.at(address);
         if word.signals.is_empty() || !word.holds(held) {
-            return self.heard((address, 4), scope, cluster, device);
+            return self.observed((address, 4), scope, cluster, device);
         }
-        let mut heard = Known::default();
-        for (to, told) in &word.told.0 {
-            hear(&mut heard, *to, told, scope, cluster, device);
+        let mut observed = Known::default();
+        for (to, released) in &word.released.0 {
+            observe(&mut observed, *to, released, scope, cluster, device);
         }
         for (signal, avoidable) in word.signals.iter().zip(word.avoidable(value, seen)) {
             if !avoidable {
-                hear(&mut heard, signal.to, &signal.known, scope, cluster, device);
+                observe(&mut observed, signal.to, &signal.known, scope, cluster, device);
             }
         }
-        heard
+        observed
     }
 
     /// A wait takes from a word what it waited for.
@@ -372,9 +374,10 @@ impl Words<Word> {
         }
         word.count = Some(u64::from(held) - u64::from(value));
         let amount = value.into();
-        word.takes.push(Take { by, epoch, amount });
-        if word.takes.len() > WINDOW {
-            let oldest = word.takes.remove(0).amount;
+        word.takes.push_back(Take { by, epoch, amount });
+        if word.takes.len() > WINDOW
+            && let Some(Take { amount: oldest, .. }) = word.takes.pop_front()
+        {
             while word.base < oldest && !word.signals.is_empty() {
                 word.forget_oldest();
             }
@@ -385,23 +388,23 @@ impl Words<Word> {
 
 /// Who leaves something at a word, and what it has polled without a fence.
 #[derive(Clone, Copy)]
-pub struct Teller<'a> {
+pub struct Releaser<'a> {
     pub actor: Actor,
     pub device: u32,
     pub loc: Loc,
     pub polled: &'a Known,
-    /// It is what the access tells, and nothing besides that.
+    /// It is what the access releases, and nothing besides that.
     pub counts: bool,
 }
 
-fn hear(heard: &mut Known, to: Audience, told: &Known, scope: Scope, cluster: u32, device: u32) {
-    match hears(to, scope, cluster, device) {
+fn observe(observed: &mut Known, to: Audience, released: &Known, scope: Scope, cluster: u32, device: u32) {
+    match includes(to, scope, cluster, device) {
         (false, _) => {}
-        (true, true) => heard.join(told),
+        (true, true) => observed.join(released),
         // In a scope that ends with the cluster: of the cluster.
         (true, false) => {
-            if let Some(own) = told.of(cluster) {
-                heard.see(cluster, own);
+            if let Some(own) = released.of(cluster) {
+                observed.see(cluster, own);
             }
         }
     }
@@ -413,13 +416,13 @@ pub fn is_wide(scope: Scope) -> bool {
 }
 
 /// A word of shared memory: what warps of a CTA released there, to their own CTA or (true) to the cluster.
-pub type SharedWord = Told<(CtaSlot, bool), Clock>;
+pub type SharedWord = Released<(CtaSlot, bool), Clock>;
 
 /// So many bytes of a CTA's shared memory, from an offset on.
 type Place = (CtaSlot, u32, u32);
 
 impl Words<SharedWord> {
-    /// A cluster begins: nobody has told anything in the shared memory of its CTAs.
+    /// A cluster begins: nothing has been released in the shared memory of its CTAs.
     pub fn clear(&mut self, slots: &Range<usize>) {
         self.lines.retain(|(slot, _), _| !slots.contains(&(*slot as usize)));
     }
@@ -437,18 +440,19 @@ impl Words<SharedWord> {
         }
     }
 
-    /// A warp of CTA `by` tells what `clock` knows.
-    pub fn tell(&mut self, (slot, at, bytes): Place, by: CtaSlot, wide: bool, clock: &Clock) {
+    /// A warp of CTA `by` releases what `clock` knows.
+    pub fn release(&mut self, (slot, at, bytes): Place, by: CtaSlot, wide: bool, clock: &Clock) {
         for at in words_of(at.into(), bytes.into()) {
             self.entry(slot.0, at).keep((by, wide), clock);
         }
     }
 
     /// What a warp of CTA `by` may learn of a place: clocks, and whether it takes a scope beyond the CTA.
-    pub fn heard(&self, (slot, at, bytes): Place, by: CtaSlot) -> impl Iterator<Item = (&Clock, bool)> {
+    pub fn observed(&self, (slot, at, bytes): Place, by: CtaSlot) -> impl Iterator<Item = (&Clock, bool)> {
         let words = words_of(at.into(), bytes.into()).filter_map(move |at| self.find(slot.0, at));
-        let told = words.flat_map(|word| &word.0);
-        told.filter(move |((of, wide), _)| *of == by || *wide)
+        let released = words.flat_map(|word| &word.0);
+        released
+            .filter(move |((of, wide), _)| *of == by || *wide)
             .map(move |((of, _), clock)| (clock, *of != by))
     }
 }
@@ -467,15 +471,15 @@ mod tests {
         known
     }
 
-    fn tell(words: &mut Words<Word>, place: (u64, u64), scope: Scope, cluster: u32, known: &Known) {
-        let by = Teller {
+    fn release(words: &mut Words<Word>, place: (u64, u64), scope: Scope, cluster: u32, known: &Known) {
+        let by = Releaser {
             actor: actor(cluster),
             device: 0,
             loc: Loc(cluster),
             polled: &Known::default(),
             counts: true,
         };
-        words.tell(place, scope, by, known);
+        words.release(place, scope, by, known);
     }
 
     /// Clusters 0 and 1 on device 0, 2 on device 1.
@@ -483,10 +487,10 @@ mod tests {
     fn scopes_must_include_each_other() {
         let hears = |tells: Scope, asks: Scope, cluster: u32, device: u32| {
             let mut words = Words::default();
-            tell(&mut words, (256, 4), tells, 0, &known(&[(0, 7)]));
-            let heard = words.heard((256, 4), asks, cluster, device);
-            assert!(words.heard((260, 4), asks, cluster, device).is_empty());
-            !heard.is_empty()
+            release(&mut words, (256, 4), tells, 0, &known(&[(0, 7)]));
+            let observed = words.observed((256, 4), asks, cluster, device);
+            assert!(words.observed((260, 4), asks, cluster, device).is_empty());
+            !observed.is_empty()
         };
         use Scope::*;
         for (tells, asks) in [(Cta, Sys), (Cluster, Gpu), (Gpu, Cluster), (Sys, Cta)] {
@@ -503,32 +507,32 @@ mod tests {
     #[test]
     fn atomics_add_and_stores_replace() {
         let mut words = Words::default();
-        tell(&mut words, (8, 8), Scope::Gpu, 0, &known(&[(0, 7)]));
-        tell(&mut words, (12, 4), Scope::Gpu, 1, &known(&[(1, 7)]));
-        let heard = words.heard((12, 4), Scope::Gpu, 5, 0);
-        assert!(heard.has_seen(actor(0), 7) && heard.has_seen(actor(1), 7));
-        assert!(words.heard((8, 4), Scope::Gpu, 5, 0).of(1).is_none());
+        release(&mut words, (8, 8), Scope::Gpu, 0, &known(&[(0, 7)]));
+        release(&mut words, (12, 4), Scope::Gpu, 1, &known(&[(1, 7)]));
+        let observed = words.observed((12, 4), Scope::Gpu, 5, 0);
+        assert!(observed.has_seen(actor(0), 7) && observed.has_seen(actor(1), 7));
+        assert!(words.observed((8, 4), Scope::Gpu, 5, 0).of(1).is_none());
         assert_eq!(words.get(12).unwrap().signal, Some((actor(1), Loc(1))));
         words.overwrite_at(14, 1);
-        assert!(words.heard((12, 4), Scope::Gpu, 5, 0).is_empty());
-        assert!(!words.heard((8, 4), Scope::Gpu, 5, 0).is_empty());
+        assert!(words.observed((12, 4), Scope::Gpu, 5, 0).is_empty());
+        assert!(!words.observed((8, 4), Scope::Gpu, 5, 0).is_empty());
         assert_eq!(words.all().iter().map(|(at, _)| *at).collect::<Vec<_>>(), [8, 12]);
     }
 
-    /// A counter at 0: its value, and whoever tells and waits.
+    /// A counter at 0: its value, and whoever releases and waits.
     struct Counter(Words<Word>, u32);
 
     impl Counter {
         fn signal(&mut self, cluster: u32, amount: u32, of: &[(u32, u32)]) {
-            tell(&mut self.0, (0, 4), Scope::Gpu, cluster, &known(of));
+            release(&mut self.0, (0, 4), Scope::Gpu, cluster, &known(of));
             self.0.added(0, self.1, Some(amount));
             self.1 += amount;
         }
         /// The clusters of which a wait learns that knows nothing yet.
         fn learns(&mut self, value: u32) -> Vec<u32> {
             let nobody = |_: Actor, _: u32| false;
-            let heard = self.0.heard_by_wait(0, (self.1, value), Scope::Gpu, (9, 0), &nobody);
-            (0..9).filter(|cluster| heard.of(*cluster).is_some()).collect()
+            let observed = self.0.observed_by_wait(0, (self.1, value), Scope::Gpu, (9, 0), &nobody);
+            (0..9).filter(|cluster| observed.of(*cluster).is_some()).collect()
         }
         fn take(&mut self, value: u32) {
             self.0.take(0, (self.1, value), actor(9), 1);
@@ -555,8 +559,8 @@ mod tests {
         one.signal(0, 1, &[(0, 2)]);
         // The first of two of one warp comes first.
         let nobody = |_: Actor, _: u32| false;
-        let heard = one.0.heard_by_wait(0, (2, 1), Scope::Gpu, (9, 0), &nobody);
-        assert!(heard.has_seen(actor(0), 1) && !heard.has_seen(actor(0), 2));
+        let observed = one.0.observed_by_wait(0, (2, 1), Scope::Gpu, (9, 0), &nobody);
+        assert!(observed.has_seen(actor(0), 1) && !observed.has_seen(actor(0), 2));
     }
 
     #[test]
@@ -566,12 +570,12 @@ mod tests {
         counter.take(1);
         let own = |actor: Actor, epoch: u32| actor.cluster == 9 || actor.cluster == 0 && epoch == 1;
         counter.signal(1, 2, &[(1, 1)]);
-        let heard = counter.0.heard_by_wait(0, (2, 2), Scope::Gpu, (9, 0), &own);
-        assert!(heard.of(1).is_some());
+        let observed = counter.0.observed_by_wait(0, (2, 2), Scope::Gpu, (9, 0), &own);
+        assert!(observed.of(1).is_some());
         // One more than there should be: 1 might not have been needed.
         counter.signal(2, 2, &[(2, 1)]);
-        let heard = counter.0.heard_by_wait(0, (4, 2), Scope::Gpu, (9, 0), &own);
-        assert!(heard.of(1).is_none() && heard.of(2).is_none());
+        let observed = counter.0.observed_by_wait(0, (4, 2), Scope::Gpu, (9, 0), &own);
+        assert!(observed.of(1).is_none() && observed.of(2).is_none());
     }
 
     #[test]
@@ -585,7 +589,7 @@ mod tests {
         words.signal(2, 1, &[(2, 1)]);
         assert_eq!(words.learns(1), [0, 1, 2]);
         let mut other = Counter(Words::default(), 0);
-        tell(&mut other.0, (0, 4), Scope::Gpu, 0, &known(&[(0, 1)]));
+        release(&mut other.0, (0, 4), Scope::Gpu, 0, &known(&[(0, 1)]));
         other.0.added(0, 0, None);
         other.signal(1, 1, &[(1, 1)]);
         assert_eq!(other.learns(1), [0, 1]);
@@ -611,12 +615,12 @@ mod tests {
         clock
     }
 
-    /// The components that a reader hears of with scope CTA, and with a wider one.
+    /// The components that a reader observes with scope CTA, and with a wider one.
     fn heard_by(words: &Words<SharedWord>, at: u32, bytes: u32, by: u32) -> [Vec<usize>; 2] {
         [false, true].map(|scope| {
             let mut all = Clock::new(4);
             words
-                .heard((CtaSlot(0), at, bytes), CtaSlot(by))
+                .observed((CtaSlot(0), at, bytes), CtaSlot(by))
                 .filter(|(_, wide)| scope || !wide)
                 .for_each(|(clock, _)| all.join(clock));
             (0..4).filter(|i| all.seen()[*i] > 0).collect()
@@ -627,10 +631,10 @@ mod tests {
     fn a_word_tells_what_was_released_there_to_whom_its_scope_includes() {
         let (own, peer) = (CtaSlot(0), CtaSlot(1));
         let mut words = Words::<SharedWord>::default();
-        words.tell((own, 8, 4), own, false, &of(0));
-        words.tell((own, 8, 4), own, true, &of(1));
-        words.tell((own, 8, 4), peer, false, &of(2));
-        words.tell((own, 12, 4), own, true, &of(3));
+        words.release((own, 8, 4), own, false, &of(0));
+        words.release((own, 8, 4), own, true, &of(1));
+        words.release((own, 8, 4), peer, false, &of(2));
+        words.release((own, 12, 4), own, true, &of(3));
         assert_eq!(heard_by(&words, 8, 4, 0), [vec![0, 1], vec![0, 1]]);
         assert_eq!(heard_by(&words, 8, 4, 1), [vec![2], vec![1, 2]]);
         assert_eq!(heard_by(&words, 8, 8, 0), [vec![0, 1, 3], vec![0, 1, 3]]);
@@ -641,7 +645,7 @@ mod tests {
     fn a_store_takes_the_place_of_releases_of_its_words() {
         let own = CtaSlot(0);
         let mut words = Words::<SharedWord>::default();
-        words.tell((own, 0, 8), own, false, &of(0));
+        words.release((own, 0, 8), own, false, &of(0));
         words.replace((own, 0, 2));
         assert_eq!(heard_by(&words, 0, 4, 0)[0], [0]);
         words.replace((own, 0, 4));

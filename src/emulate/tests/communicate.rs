@@ -792,9 +792,9 @@ fn a_cluster_that_takes_a_place_is_another() {
 
 /// What is told where a run goes on.
 #[derive(Default)]
-struct Told(Mutex<Vec<Error>>);
+struct Findings(Mutex<Vec<Error>>);
 
-impl Watch for Told {
+impl Watch for Findings {
     fn poll(&self, _: Position) -> Result<()> {
         Ok(())
     }
@@ -825,7 +825,7 @@ fn run_devices(k: &Kernel, devices: &mut [Vec<Vec<u8>>], options: &Options, watc
 #[test]
 fn semaphores_that_are_left_with_a_count_are_told() {
     let tells = |k: &Kernel| {
-        let told = Told::default();
+        let told = Findings::default();
         let mut options = options();
         options.check = Check::Warn;
         run_devices(k, &mut [buffers().to_vec()], &options, &told).expect("runs");
@@ -888,7 +888,7 @@ impl Peers {
             all
         };
         let mut devices = vec![of(0), of(1)];
-        run_devices(&self.k, &mut devices, options, &Told::default())?;
+        run_devices(&self.k, &mut devices, options, &Findings::default())?;
         Ok(devices)
     }
 

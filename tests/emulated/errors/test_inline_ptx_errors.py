@@ -442,7 +442,7 @@ def test_what_the_assembler_says_of_such_a_text_names_the_line() -> None:
         pytest.skip("no assembler")
     call, line = unread("add.u32 {0}, {1}, {2};\nvadd.u32.u32 {0}, {1}, {2};")
     says = "\n".join(map(str, smalt.inspect(call, X)[0].warnings))
-    assert re.search(r"(?s)nobody has read.*the assembler refuses it.*got: `vadd.u32.u32 smalt_0.*error.*remedy", says), says
+    assert re.search(r"(?s)unchecked inline PTX.*the assembler refuses it.*got: `vadd.u32.u32 smalt_0.*error.*remedy", says), says
     assert line in says
 
 
@@ -462,7 +462,7 @@ def test_the_emulator_names_what_it_does_not_have() -> None:
     match = rf"(?s)the emulator does not have an instruction of inline PTX: `vadd.u32.u32.u32 .*remedy: run it on a GPU.*test_inline_ptx_errors.py:{line}"
     with pytest.raises(jax.errors.JaxRuntimeError, match=match):
         call("mov.b32 {0}, 1; " + UNREAD, True)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)nobody has read.*leave out `unchecked`"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)unchecked inline PTX.*leave out `unchecked`"):
         call("add.u32 {0}, {1}, {2};", True)
     # Where nobody gets there, nothing is wrong.
     np.testing.assert_array_equal(call(UNREAD, False), np.arange(128))

@@ -30,7 +30,7 @@ ROWS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     # Code of one's own
     ("inline PTX per lane, per warp, once", "inline-ptx.md", (f"{I}: types", f"{I}: lanes_and_shuffles", f"{B}: once")),
     ("loops and branches that lanes leave apart", "inline-ptx.md", (f"{I}: loops_that_lanes_leave_apart", f"{I}: random_programs")),
-    ("carries, cache policies, texts that nobody has read", "inline-ptx.md", (f"{I}: random_programs_with_carries", f"{I}: cache_policies", f"{I}: a_text_that_nobody_reads")),
+    ("carries, cache policies, unchecked texts", "inline-ptx.md", (f"{I}: random_programs_with_carries", f"{I}: cache_policies", f"{I}: a_text_that_nobody_reads")),
     ("`wgmma` and sparse `wgmma` in texts and functions", "inline-ptx.md", (f"{G}: products", f"{G}: sparse_products", f"{G}: functions")),
     ("`mma.sync` in every form, sparse ones too", "inline-ptx.md", (f"{I}: sparse_products",)),
     ("`plgpu.inline_mgpu`", "inline-ptx.md", (f"{M}: each_register_is_the_element_that_jax_says", f"{M}: loops_and_conditionals", f"{M}: tiled_memory")),

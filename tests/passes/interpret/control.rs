@@ -205,17 +205,17 @@ impl Machine<'_> {
     }
 
     /// All warpgroups of the block have come, and go on; the last one does `then` before.
-    fn meet(&mut self, a: usize, then: impl FnOnce(&mut Self) -> Outcome<()>) -> Outcome<Next> {
+    fn rendezvous(&mut self, a: usize, then: impl FnOnce(&mut Self) -> Outcome<()>) -> Outcome<Next> {
         let block = self.agents[a].block;
-        let n = self.blocks[block].meetings;
+        let n = self.blocks[block].rendezvous;
         self.blocks[block].arrived += 1;
         if self.blocks[block].arrived == self.kernel.num_warpgroups {
             then(self)?;
             self.blocks[block].arrived = 0;
-            self.blocks[block].meetings += 1;
+            self.blocks[block].rendezvous += 1;
             return Ok(Next::Goes);
         }
-        self.agents[a].waiting = Some(Waiting::Meeting(n));
+        self.agents[a].waiting = Some(Waiting::Rendezvous(n));
         Ok(Next::Waits)
     }
 
@@ -688,7 +688,7 @@ impl Machine<'_> {
                     if self.agents[a].warp.is_some() {
                         return unsupported("a barrier of the block in a warp region");
                     }
-                    return self.meet(a, |_| Ok(()));
+                    return self.rendezvous(a, |_| Ok(()));
                 }
             }
             OpKind::SemaphoreSignal { semaphore, value, .. } => self.signal(a, semaphore, *value)?,
@@ -776,7 +776,7 @@ impl Machine<'_> {
             } => {
                 let together = *collective && self.agents[a].warp.is_none();
                 let next = match together {
-                    true => self.meet(a, |this| this.allocate(a, allocs, true))?,
+                    true => self.rendezvous(a, |this| this.allocate(a, allocs, true))?,
                     false => {
                         let shared = kernel.num_warpgroups == 1 && self.agents[a].warp.is_none();
                         self.allocate(a, allocs, shared)?;

@@ -83,7 +83,7 @@ struct Block {
     cluster: Vec<u64>,
     shared: HashMap<Alloc, Home>,
     /// How often all warpgroups have met, and how many wait for the others now.
-    meetings: u64,
+    rendezvous: u64,
     arrived: u32,
 }
 
@@ -127,8 +127,8 @@ enum Role {
 /// What somebody waits for.
 #[derive(Clone, Copy)]
 enum Waiting {
-    /// The others of the block, to meet more often than this.
-    Meeting(u64),
+    /// The others of the block, to come to a rendezvous more often than this.
+    Rendezvous(u64),
     Warps,
     /// Something that the op looks at again.
     Again,
@@ -275,7 +275,7 @@ impl<'k> Machine<'k> {
                 grid: at.to_vec(),
                 cluster,
                 shared: HashMap::new(),
-                meetings: 0,
+                rendezvous: 0,
                 arrived: 0,
             });
             for warpgroup in 0..self.kernel.num_warpgroups {
@@ -322,9 +322,9 @@ impl<'k> Machine<'k> {
             return Ok(false);
         }
         match self.agents[a].waiting {
-            Some(Waiting::Meeting(n)) if self.blocks[self.agents[a].block].meetings <= n => return Ok(false),
+            Some(Waiting::Rendezvous(n)) if self.blocks[self.agents[a].block].rendezvous <= n => return Ok(false),
             Some(Waiting::Warps) if self.agents.iter().any(|w| w.parent == Some(a) && !w.done) => return Ok(false),
-            Some(Waiting::Meeting(_) | Waiting::Warps | Waiting::Again) | None => {}
+            Some(Waiting::Rendezvous(_) | Waiting::Warps | Waiting::Again) | None => {}
         }
         let mut did = !matches!(self.agents[a].waiting, Some(Waiting::Again) | None);
         self.agents[a].waiting = None;

@@ -296,7 +296,7 @@ class Drained(Loops):
                                 arrive()
 
                         def release_last(k: Any, s: Any) -> None:
-                            def meet() -> None:
+                            def rendezvous() -> None:
                                 plgpu.barrier_arrive(met)
                                 plgpu.barrier_wait(met)
 
@@ -309,7 +309,7 @@ class Drained(Loops):
                                     trace[tile] = word + tile if self.hands == "once" else word
 
                             if self.shared == "met":
-                                when(s == slots - 1, meet)
+                                when(s == slots - 1, rendezvous)
                             if self.hands is not None:
                                 when(k == steps - 1, load)
                             release(s)
@@ -373,7 +373,7 @@ class Drained(Loops):
 
         cluster = {} if self.shared is None else {"collective_axes": ("c",)}
         by_both = cluster if self.shared == "released" else {}
-        meeting: Callable[[int], Any] = lambda n: plgpu.ClusterBarrier(num_arrivals=n, **cluster) if cluster else plgpu.Barrier(num_arrivals=n)  # noqa: E731
+        rendezvous_of: Callable[[int], Any] = lambda n: plgpu.ClusterBarrier(num_arrivals=n, **cluster) if cluster else plgpu.Barrier(num_arrivals=n)  # noqa: E731
         scratch = [
             buffer((self.rows, K)),
             buffer((K, n)),
@@ -384,8 +384,8 @@ class Drained(Loops):
             barrier(workers, **by_both),
             plgpu.Barrier(num_arrivals=workers),
             plgpu.Barrier(),
-            meeting(workers),
-            meeting(workers + 1),
+            rendezvous_of(workers),
+            rendezvous_of(workers + 1),
         ]
         lead = () if self.shared is None else (2,)
         outs = [like((*lead, self.tiles, self.rows, n), jnp.float16), like((self.tiles + 1,), jnp.int32)]

@@ -234,7 +234,7 @@ class Ring(Loops):
                         plgpu.wait_smem_to_gmem(0)
                         plgpu.barrier_arrive(taken)
 
-            def meet() -> None:
+            def rendezvous() -> None:
                 plgpu.barrier_arrive(go)
                 plgpu.barrier_wait(go)
 
@@ -245,7 +245,7 @@ class Ring(Loops):
                         plgpu.barrier_arrive(free_right.at[slot_of(step)])
 
                 if self.frees == "one":
-                    meet()
+                    rendezvous()
                     _when(wg == 0)(arrive)
                 elif self.frees == "needed":
                     _when(step + slots < total)(arrive)
@@ -339,10 +339,10 @@ class Ring(Loops):
                     if self.hands == "told":
                         plgpu.barrier_arrive(told)
                     elif self.hands == "swap":
-                        meet()
+                        rendezvous()
                         theirs = pl.ds((1 - wg) * 64, 64)
                         y = load_whole(out_buf.at[theirs], layout=plgpu.Layout.WGMMA, optimized=False)
-                        meet()
+                        rendezvous()
                         out.at[block, tile, theirs][...] = y
 
             plgpu.wait_smem_to_gmem(0)

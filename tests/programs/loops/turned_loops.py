@@ -2,7 +2,7 @@
 
 One warpgroup fills rings of slots, one or two others compute as attention does: each step multiplies by what is in one ring, computes
 with the sums, and multiplies by what is in the other, into what goes on to the next step. Slots are given back by barriers of their own,
-or by what a later arrival, or a later meeting of the two, says. Some loops may be turned, so that a step's first products are issued
+or by what a later arrival, or a later rendezvous of the two, says. Some loops may be turned, so that a step's first products are issued
 before the last ones of the step before are waited for; in others something stands against it.
 
 Each kernel has a NumPy reference that does one statement after the other. Numbers are small and whole, so sums are exact.
@@ -49,9 +49,9 @@ class Turned(Loops):
         first: What the first product multiplies: "q" in shared memory; the array that the step before has multiplied ("before"); what the
             other worker has stored in the step before ("other"); what the step before ends with ("late").
         products: First products: 1, 2 into "one" accumulator, or into "two".
-        meets: Where the workers meet in a step: behind the first products' issue, before the last one's.
+        rendezvous: Where the workers have a rendezvous in a step: behind the first products' issue, before the last one's.
         skew: One worker is half a step ahead.
-        fence: `optimization_barrier` before the second meeting.
+        fence: `optimization_barrier` before the second rendezvous.
         row: Where a row that came with the first ring is loaded: never, before the first product, before its wait, or behind it.
         last: What the last product multiplies: "registers", what the worker has stored ("stored"), or what the other one has ("other").
         init: The last accumulator begins with what is carried ("carry"), with a function of it ("mixed"), or with zeros, to which it is added
@@ -59,7 +59,7 @@ class Turned(Loops):
         lasts: Last products, each into an array that is carried.
         free_k: The first ring's slot is given back behind its read ("read"), or at the step's end ("end").
         free_v: The second ring's slot is given back by an arrival ("own"), only if another warpgroup waits for it ("asked"), by the next step's
-            arrival for the first ring ("k"), or by one worker, behind the next meeting ("meeting").
+            arrival for the first ring ("k"), or by one worker, behind the next rendezvous ("rendezvous").
         extra: What else a step does at its end.
         uses_late: What a step ends with is used by the next one's arithmetic.
         counts: The slot is carried from step to step.
@@ -76,7 +76,7 @@ class Turned(Loops):
     next_k: str
     first: str
     products: str
-    meets: tuple[bool, bool]
+    rendezvous: tuple[bool, bool]
     skew: bool
     fence: bool
     row: str | None
@@ -95,11 +95,11 @@ class Turned(Loops):
         pick = picker(seed, 8)
         workers = pick(1, 2, 2, 2)
         dynamic = bool(pick(0, 0, 1))
-        meets = (bool(pick(0, 1, 1)), bool(pick(0, 1)))
-        # Who exchanges arrays meets before each is stored, and behind.
+        rendezvous = (bool(pick(0, 1, 1)), bool(pick(0, 1)))
+        # Who exchanges arrays needs one before each is stored, and behind.
         exchange = pick("", "", "", "first", "last") if workers == 2 else ""
         if exchange:
-            meets = (True, True)
+            rendezvous = (True, True)
         return cls(
             seed=seed,
             workers=workers,
@@ -111,24 +111,24 @@ class Turned(Loops):
             next_k=pick("start", "middle", *["end"] * 6),
             first="other" if exchange == "first" else pick(*["q"] * 9, "before", "before", "late"),
             products=pick(*["single"] * 10, "one", "two"),
-            meets=meets,
-            skew=all(meets) and not exchange and workers == 2 and bool(pick(0, 1)),
+            rendezvous=rendezvous,
+            skew=all(rendezvous) and not exchange and workers == 2 and bool(pick(0, 1)),
             fence=bool(pick(0, 1)),
             row=pick(*[None] * 6, "first", "begun", "begun", "done"),
             last="other" if exchange == "last" else pick("registers", "registers", "registers", "stored"),
             init=pick("carry", *["mixed"] * 7, "fresh"),
             lasts=pick(1, 1, 1, 2),
             free_k=pick("read", "read", "read", "end"),
-            free_v=pick("own", "own", "asked", "k", *["meeting"] * (2 * meets[0])),
-            extra=pick(*[None] * 16, "store", "output", "second", "twice", "meet"),
+            free_v=pick("own", "own", "asked", "k", *["rendezvous"] * (2 * rendezvous[0])),
+            extra=pick(*[None] * 16, "store", "output", "second", "twice", "rendezvous"),
             uses_late=bool(pick(0, 1)),
             counts=bool(pick(0, 0, 1)),
             limits=bool(pick(0, 1)),
         ).legal()
 
     def legal(self) -> Turned:
-        """Half a step ahead, a meeting says less; what the other worker reads, nobody stores to at the step's end."""
-        free_v = "own" if self.skew and self.free_v == "meeting" else self.free_v
+        """Half a step ahead, a rendezvous says less; what the other worker reads, nobody stores to at the step's end."""
+        free_v = "own" if self.skew and self.free_v == "rendezvous" else self.free_v
         extra = None if self.extra == "store" and "other" in (self.first, self.last) else self.extra
         return dataclasses.replace(self, free_v=free_v, extra=extra)
 
@@ -208,7 +208,7 @@ class Turned(Loops):
                 p_buf[wg] = plgpu.layout_cast(jnp.ones((N, N), jnp.float16), plgpu.Layout.WGMMA)
                 plgpu.commit_smem()
 
-                def meet() -> None:
+                def rendezvous() -> None:
                     plgpu.barrier_arrive(go)
                     plgpu.barrier_wait(go)
 
@@ -220,11 +220,11 @@ class Turned(Loops):
                 if self.extra == "output":
                     outs[-1].at[wg][...] = plgpu.layout_cast(jnp.zeros((N, N), jnp.float32), plgpu.Layout.WGMMA)
                 if self.first == "other":
-                    meet()
+                    rendezvous()
                 if self.next_k != "start":
                     wait_k(0)
                 if self.skew:
-                    _when(wg == 1)(meet)
+                    _when(wg == 1)(rendezvous)
                 zeros = plgpu.layout_cast(jnp.zeros((N, N), jnp.float32), plgpu.Layout.WGMMA)
                 ones = plgpu.layout_cast(jnp.ones((N, N), jnp.float16), plgpu.Layout.WGMMA)
                 top = plgpu.layout_cast(jnp.zeros((N,), jnp.float32), plgpu.Layout.WGMMA.reduce(1))
@@ -252,9 +252,9 @@ class Turned(Loops):
                             if self.products != "single":
                                 plgpu.wgmma(sums[-1], q_buf.at[wg], k_slot)
                             begun = load_row() if self.row == "begun" else None
-                            if self.meets[0]:
-                                meet()
-                            if self.free_v == "meeting":
+                            if self.rendezvous[0]:
+                                rendezvous()
+                            if self.free_v == "rendezvous":
 
                                 @_when((wg == 0) & (n >= 1))
                                 def _() -> None:
@@ -273,7 +273,7 @@ class Turned(Loops):
                         starts = [self._start(jnp, acc, lax.broadcast_in_dim(top, (N, N), (0,))) for acc in accs[: self.lasts]]
                         p16 = p.astype(jnp.float16)
                         if self.first == "other":
-                            meet()
+                            rendezvous()
                         if "other" in (self.first, self.last) or self.last == "stored":
                             p_buf[wg] = p16
                             plgpu.commit_smem()
@@ -283,10 +283,10 @@ class Turned(Loops):
                             count = lax.select(count == slots - 1, 0, count + 1)
                         if self.fence:
                             starts, top, p16 = lax.optimization_barrier((starts, top, p16))
-                        if self.meets[1]:
+                        if self.rendezvous[1]:
                             plgpu.barrier_arrive(go)
                         plgpu.barrier_wait(v_full.at[slot])
-                        if self.meets[1]:
+                        if self.rendezvous[1]:
                             plgpu.barrier_wait(go)
                         a = {"registers": p16, "stored": p_buf.at[wg], "other": p_buf.at[1 - wg]}[self.last]
 
@@ -316,8 +316,8 @@ class Turned(Loops):
                             ends = [*ends, _small(jnp, ends[0])]
                         elif self.extra == "twice":
                             ends = [*ends, ends[0]]
-                        elif self.extra == "meet":
-                            meet()
+                        elif self.extra == "rendezvous":
+                            rendezvous()
                         return list(ends), p16, top, count
 
                     return lax.fori_loop(lower, upper, step, carries)
@@ -325,7 +325,7 @@ class Turned(Loops):
                 carries: Any = ([zeros] * self.carries, ones, top, jnp.int32(0))
                 carries = lax.fori_loop(0, tiles, tile, carries) if self.tiles else tile(0, carries)
                 if self.skew:
-                    _when(wg == 0)(meet)
+                    _when(wg == 0)(rendezvous)
                 for out, array in zip(outs, carries[0], strict=False):
                     out.at[wg][...] = array
                 if self.extra != "output":
@@ -336,7 +336,7 @@ class Turned(Loops):
         scratch += [plgpu.SMEM((slots, N), jnp.float32)]
         barriers = [plgpu.Barrier(num_barriers=slots, num_arrivals=2), plgpu.Barrier(num_barriers=slots)]
         barriers += [plgpu.Barrier(num_barriers=slots, num_arrivals=workers)]
-        barriers += [plgpu.Barrier(num_barriers=slots, num_arrivals=1 if self.free_v == "meeting" else workers)]
+        barriers += [plgpu.Barrier(num_barriers=slots, num_arrivals=1 if self.free_v == "rendezvous" else workers)]
         barriers += [plgpu.Barrier(num_barriers=workers), plgpu.Barrier(num_arrivals=workers)]
         outs = [like((workers, N, N))] * (self.carries + 1)
         return kernel(body, outs, *scratch, *barriers, num_threads=workers + 1, thread_name="wg")

@@ -1,6 +1,6 @@
 """Programs of several agents: warpgroups, the blocks of a cluster, blocks of a grid.
 
-They work in phases. In each, every buffer belongs to one agent, or may be read by all; between phases they meet at a barrier, a cluster's
+They work in phases. In each, every buffer belongs to one agent, or may be read by all; between phases there is a barrier, a cluster's
 barrier or a semaphore. What a draft gets wrong (a race, a wait for the wrong phase) the interpreter finds, and it goes.
 """
 
@@ -96,7 +96,7 @@ def warpgroups(rng: random.Random, name: str, d: Draft) -> Program:
     d.declare([Bar("z", 2), Bar("h", 1), Bar("b0"), Bar("b1")])
     everyone = d.bars
 
-    def meet() -> list[Stmt]:
+    def rendezvous() -> list[Stmt]:
         return [Arrive("z"), Wait("z", polls=rng.random() < 0.15)]
 
     def phase(count: int) -> list[Stmt]:
@@ -112,17 +112,17 @@ def warpgroups(rng: random.Random, name: str, d: Draft) -> Program:
         order = (0, 1) if rng.random() < 0.5 else (1, 0)
         return [Roles(order, blocks=tuple(roles[k] for k in order))]
 
-    body: list[Stmt] = [Roles((0,), blocks=(tuple(initial(rng, d, "")),)), *meet()]
+    body: list[Stmt] = [Roles((0,), blocks=(tuple(initial(rng, d, "")),)), *rendezvous()]
     for _ in range(rng.randint(1, 3)):
         if rng.random() < 0.4:
-            inner = [*phase(2), *meet(), *(phase(2) if rng.random() < 0.5 else []), *meet()]
+            inner = [*phase(2), *rendezvous(), *(phase(2) if rng.random() < 0.5 else []), *rendezvous()]
             var = d.new("i")
             d.values.append((var, ()))
-            inner += phase(2) + meet()
+            inner += phase(2) + rendezvous()
             d.values.pop()
             body.append(For(var, Const(rng.randint(1, 3)), blocks=(tuple(inner),)))
         else:
-            body += [*phase(rng.randint(1, 4)), *meet()]
+            body += [*phase(rng.randint(1, 4)), *rendezvous()]
     return Program(name, tuple(d.decls), tuple(body), warpgroups=2)
 
 
@@ -133,7 +133,7 @@ def cluster(rng: random.Random, name: str, d: Draft) -> Program:
     d.bars = [b for b in everyone if not b.cluster]
     smem = [b for b in d.buffers if b.space == "smem"]
 
-    def meet() -> list[Stmt]:
+    def rendezvous() -> list[Stmt]:
         return [Arrive("z"), Wait("z")]
 
     def phase(count: int, crossed: bool) -> list[Stmt]:
@@ -149,17 +149,17 @@ def cluster(rng: random.Random, name: str, d: Draft) -> Program:
         if whole and rng.random() < 0.4:
             # Both have to come by: not within a branch.
             dst = rng.choice(whole)
-            out = [Commit(), *meet(), CopyIn(View("x"), View(dst.name), "b", multicast=True), Wait("b"), *out]
+            out = [Commit(), *rendezvous(), CopyIn(View("x"), View(dst.name), "b", multicast=True), Wait("b"), *out]
         return out
 
     d.lead = {b.name: Var("cta") for b in d.buffers if b.space == "out"}
-    body: list[Stmt] = [*initial(rng, d, "cta"), *meet()]
+    body: list[Stmt] = [*initial(rng, d, "cta"), *rendezvous()]
     for i in range(rng.randint(1, 3)):
         crossed = i % 2 == 1
         if rng.random() < 0.3:
-            body.append(For(d.new("i"), Const(rng.randint(1, 3)), blocks=((*phase(2, crossed), *meet()),)))
+            body.append(For(d.new("i"), Const(rng.randint(1, 3)), blocks=((*phase(2, crossed), *rendezvous()),)))
         else:
-            body += [*phase(rng.randint(1, 4), crossed), *meet()]
+            body += [*phase(rng.randint(1, 4), crossed), *rendezvous()]
     return Program(name, tuple(d.decls), tuple(body), ctas=2)
 
 
