@@ -48,7 +48,7 @@ def sources(folder: pathlib.Path) -> None:
             file = folder / "src" / mutant.file
             file.write_text(mutant.applied(file.read_text(), f"crate::mutant({number})"))
     library = folder / "src/lib.rs"
-    library.write_text(library.read_text() + SWITCH)
+    library.write_text("#![allow(unused_parens)]\n" + library.read_text() + SWITCH)
 
 
 def cargo(folder: pathlib.Path, *arguments: str, **environment: str) -> list[pathlib.Path]:
