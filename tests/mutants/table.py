@@ -89,7 +89,7 @@ MUTANTS: list[Mutant] = [
     m("plan/insert_barriers.rs", "if self.automatic && divergent.commits {", "self.automatic && divergent.commits", "false",
       "no barrier behind warp regions that commit", "test_warps", "test_programs"),
     m("plan/insert_barriers.rs", "if barrier.is_some_and(|alloc| self.waited_alone[alloc]) && !is_divergent {", "barrier.is_some_and(|alloc| self.waited_alone[alloc])", "false",
-      "a warpgroup may be a phase ahead of its warp that waits alone", "test_warps", "test_barriers"),
+      "a warpgroup may be a phase ahead of its warp that waits alone", "test_programs", "test_warps"),
     m("plan/insert_barriers.rs", "Some(Need::Warp) => self.sync(kernel, state, mode, out, Group::Warp, loc),\n            None => {}\n        }\n        if accesses", "self.sync(kernel, state, mode, out, Group::Warp, loc)", "()",
       "warps do not meet where only their own lanes must", "test_programs", "test_warps"),
     m("plan/insert_barriers.rs", "self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);\n                state.fence(shared);", "self.place(kernel, state, mode, out, OpKind::Fence { kind }, loc);", "",
