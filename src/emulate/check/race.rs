@@ -4,6 +4,7 @@
 //! access is a variant of [`Kind`]; what it conflicts with is in [`conflicts`], what orders it in [`lack`].
 use super::clock::Clock;
 use super::hooks::Mode;
+use super::shadow::SameEpoch;
 use crate::emulate::overwrite::Mask;
 use crate::error::Loc;
 use crate::ptx::modifier::{LoadSem, Scope};
@@ -187,6 +188,15 @@ pub struct Glance {
 }
 
 impl Side<'_> {
+    pub fn same_epoch(&self) -> SameEpoch {
+        SameEpoch {
+            component: self.by.component,
+            kind: self.kind,
+            epoch: self.epoch,
+            loc: self.loc,
+        }
+    }
+
     /// As it is remembered.
     pub fn past(&self, mask: Mask) -> Past {
         let past = Past::new(self.by, self.kind, self.epoch, self.loc, mask);

@@ -172,6 +172,16 @@ pub fn worst(found: &mut Option<Found>, other: Option<Found>) {
     }
 }
 
+/// A warp's access to which no more need be said if the warp has accessed the line in the same way in this epoch, and nothing has happened to
+/// the line since.
+#[derive(Clone, Copy)]
+pub struct SameEpoch {
+    pub component: u32,
+    pub kind: Kind,
+    pub epoch: u32,
+    pub loc: Loc,
+}
+
 /// Components of the actors that have columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Columns {
@@ -361,12 +371,12 @@ impl Shadow {
     /// Lanes of a warp read, write or update bytes that begin `at` so many of the space: those are left of which more than a glance is needed,
     /// and which have not been noted.
     #[inline(always)]
-    pub fn touch(&mut self, at: &[u32; 32], mask: u32, bytes: u32, mine: &Side<'_>) -> u32 {
-        let scope = mine.kind.scope();
-        match self.columns.of(mine.by.component, mine.kind) {
+    pub fn touch(&mut self, at: &[u32; 32], mask: u32, bytes: u32, again: &SameEpoch) -> u32 {
+        let scope = again.kind.scope();
+        match self.columns.of(again.component, again.kind) {
             None => mask,
             Some(column) if scope.is_none() => {
-                self.touch_cells(at, mask, bytes, mine, |line| line.cells + column, |_| true)
+                self.touch_cells(at, mask, bytes, again, |line| line.cells + column, |_| true)
             }
             Some(column) => {
                 let warp = column - self.columns.stride();
@@ -374,7 +384,7 @@ impl Shadow {
                     at,
                     mask,
                     bytes,
-                    mine,
+                    again,
                     |line| line.atomics + warp,
                     |cell| cell.scope == scope,
                 )
@@ -388,7 +398,7 @@ impl Shadow {
         at: &[u32; 32],
         mask: u32,
         bytes: u32,
-        mine: &Side<'_>,
+        again: &SameEpoch,
         place: impl Fn(&Line) -> u32,
         is_alike: impl Fn(&Cell) -> bool,
     ) -> u32 {
@@ -402,16 +412,34 @@ impl Shadow {
             let known = (|| {
                 let head = lines.get((at >> 7) as usize)?;
                 let cell = cells.get_mut(place(head) as usize)?;
-                if cell.epoch != mine.epoch || cell.version != head.version || !is_alike(cell) {
+                if cell.epoch != again.epoch || cell.version != head.version || !is_alike(cell) {
                     return None;
                 }
                 cell.halves[(at >> 6 & 1) as usize] |= bits << (at & 63);
-                cell.loc = mine.loc;
+                cell.loc = again.loc;
                 Some(())
             })();
             left |= u32::from(known.is_none()) << i;
         }
         left
+    }
+
+    /// The same of all bytes of some lines; whether nothing is left.
+    #[inline(always)]
+    pub fn touch_lines(&mut self, lines: impl Iterator<Item = (u64, Mask)>, again: &SameEpoch) -> bool {
+        let Some(column) = self.columns.of(again.component, again.kind) else {
+            return false;
+        };
+        for (line, mask) in lines {
+            let head = &self.lines[line as usize];
+            let cell = &mut self.cells[self.columns.place(head, column)];
+            if !cell.is_of(again.epoch, again.kind.scope()) || cell.version != head.version {
+                return false;
+            }
+            cell.add(mask);
+            cell.loc = again.loc;
+        }
+        true
     }
 
     /// A warp accesses any bytes of a line of shared memory: with what it races.
@@ -423,16 +451,10 @@ impl Shadow {
         mine: &Side<'_>,
         changes: &dyn Fn() -> Mask,
     ) -> Option<Found> {
-        let head = &self.lines[line];
-        if let Some(column) = self.columns.of(mine.by.component, mine.kind) {
-            let cell = &mut self.cells[self.columns.place(head, column)];
-            if cell.is_of(mine.epoch, mine.kind.scope()) && cell.version == head.version {
-                cell.add(mask);
-                cell.loc = mine.loc;
-                return None;
-            }
+        if self.touch_lines(std::iter::once((line as u64, mask)), &mine.same_epoch()) {
+            return None;
         }
-        let is_quiet = Shadow::is_quiet(head, mine);
+        let is_quiet = Shadow::is_quiet(&self.lines[line], mine);
         let found = self.look((line, address), mask, mine, changes);
         self.put(line, mask, mine);
         if is_quiet {
@@ -904,11 +926,11 @@ mod tests {
             ..side(warp, if writes { Kind::Write } else { Kind::Read }, 1, &nothing)
         };
         let access = |shadow: &mut Shadow, mine: &Side<'_>| drop(shadow.access((0, 0), 0xf, mine, &|| 0));
-        let touch = |shadow: &mut Shadow, mine: &Side<'_>| shadow.touch(&[64; 32], 1, 4, mine) == 0;
+        let touch = |shadow: &mut Shadow, mine: &Side<'_>| shadow.touch(&[64; 32], 1, 4, &mine.same_epoch()) == 0;
         assert!(!touch(&mut shadow, &me(1, true, 0, 5)), "its first access");
         access(&mut shadow, &me(1, true, 0, 5));
         assert!(touch(&mut shadow, &me(1, true, 0, 6)), "its own");
-        shadow.touch(&[32; 32], 0, 4, &me(1, true, 0, 6));
+        shadow.touch(&[32; 32], 0, 4, &me(1, true, 0, 6).same_epoch());
         assert_eq!(
             shadow.races(Kind::Read, !0, 0),
             0xf | 0xf << 64,

@@ -1,7 +1,7 @@
 //! Warps' accesses to shared memory: their own CTA's, and their peers'.
 use super::clock::{Clock, Knowledge};
 use super::race::{Kind, Side};
-use super::shadow::{Found, worst};
+use super::shadow::{Found, SameEpoch, worst};
 use super::words::is_wide;
 use super::{Access, Checker, Mode, Verdict, Who};
 use crate::emulate::overwrite::{Mask, lines_of};
@@ -60,19 +60,23 @@ impl Checker {
         if kind.writes() {
             self.part_from_views(self.id(who));
         }
-        let clock = Rc::clone(&self.clocks[self.id(who)]);
-        let mine = self.side(who, kind, access.loc, &clock);
-        let size = self.shape.smem_bytes;
+        let component = self.component(who);
+        let again = SameEpoch {
+            component: component as u32,
+            kind,
+            epoch: self.clocks[self.id(who)].seen()[component],
+            loc: access.loc,
+        };
+        let (shadow, size) = (&mut self.ctas[who.cta.0 as usize].shared, self.shape.smem_bytes);
         let start = addresses[0].wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
         self.overlap = false;
-        if mask == u32::MAX && start < size && start.wrapping_add(32 * bytes) <= size && is_dense(addresses, bytes) {
-            let shadow = &mut self.ctas[who.cta.0 as usize].shared;
-            let mut found = None;
-            for (line, mask) in lines_of(start.into(), u64::from(32 * bytes)) {
-                let changes = || (access.changes)(who.cta, line);
-                worst(&mut found, shadow.access((line as usize, line), mask, &mine, &changes));
-            }
-            return self.verdict(who, &mine, who.cta, found);
+        let is_within = start < size && start.wrapping_add(32 * bytes) <= size;
+        if mask == u32::MAX && is_within && is_dense(addresses, bytes) {
+            let lines = lines_of(start.into(), u64::from(32 * bytes));
+            return match shadow.touch_lines(lines, &again) {
+                true => Ok(()),
+                false => self.look_at_run(who, start, access),
+            };
         }
         let mut left = mask;
         let is_atomic = matches!(kind, Kind::Atomic(_));
@@ -82,29 +86,39 @@ impl Checker {
             for at in &mut at {
                 *at = at.wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
             }
-            let mut places = Places::default();
             if kind == Kind::Write {
+                let mut places = Places::default();
                 lanes(mask).for_each(|i| self.overlap |= places.add(at[i]));
             }
-            left = self.cta(who.cta).shared.touch(&at, mask, bytes, &mine);
+            left = shadow.touch(&at, mask, bytes, &again);
         } else {
             self.overlap = true;
         }
         match left {
             0 => Ok(()),
-            _ => self.look_at_lanes(who, (addresses, offset, left), access, &mine),
+            _ => self.look_at_lanes(who, (addresses, offset, left), access),
         }
+    }
+
+    /// An access by all lanes to bytes that follow one another, for which more than a glance is needed.
+    #[inline(never)]
+    fn look_at_run(&mut self, who: Who, start: u32, access: Access<'_>) -> Verdict {
+        let clock = Rc::clone(&self.clocks[self.id(who)]);
+        let mine = self.side(who, Kind::of(access.mode), access.loc, &clock);
+        let shadow = &mut self.ctas[who.cta.0 as usize].shared;
+        let mut found = None;
+        for (line, mask) in lines_of(start.into(), u64::from(32 * access.bytes)) {
+            let changes = || (access.changes)(who.cta, line);
+            worst(&mut found, shadow.access((line as usize, line), mask, &mine, &changes));
+        }
+        self.verdict(who, &mine, who.cta, found)
     }
 
     /// The lanes of an access for which more than a glance is needed.
     #[inline(never)]
-    fn look_at_lanes(
-        &mut self,
-        who: Who,
-        (addresses, offset, mask): Lanes<'_>,
-        access: Access<'_>,
-        mine: &Side<'_>,
-    ) -> Verdict {
+    fn look_at_lanes(&mut self, who: Who, (addresses, offset, mask): Lanes<'_>, access: Access<'_>) -> Verdict {
+        let clock = Rc::clone(&self.clocks[self.id(who)]);
+        let mine = &self.side(who, Kind::of(access.mode), access.loc, &clock);
         let (size, own_rank) = (self.shape.smem_bytes, who.cta.0 % self.shape.cluster_size + 1);
         let shadow = &mut self.ctas[who.cta.0 as usize].shared;
         let mut found = None;
