@@ -141,11 +141,23 @@ def misuse(names: list[str], args: argparse.Namespace) -> str | None:
     return None
 
 
+def is_kept(path: str) -> bool:
+    """Without NumPy, whose environment is not prepared when arguments are read."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as file:
+        return {"programs.npy", "digests.npy"} <= {*file.namelist()}
+
+
+def may_be_kept(path: str) -> bool:
+    return os.path.isdir(os.path.dirname(path) or ".") and not os.path.isdir(path)
+
+
 ABOVE_ZERO = expected("a number above 0", float, lambda x: x > 0)
 FROM_ZERO = expected("a whole number of 0 or more", int, lambda n: n >= 0)
 FROM_ONE = expected("a whole number of 1 or more", int, lambda n: n >= 1)
-KEPT = expected("a file that --write has made", str, zipfile.is_zipfile)
-TO_KEEP = expected("a file in a folder that exists", str, lambda path: os.path.isdir(os.path.dirname(path) or "."))
+KEPT = expected("a file that --write has made", str, is_kept)
+TO_KEEP = expected("a file in a folder that exists", str, may_be_kept)
 
 
 def main() -> int:

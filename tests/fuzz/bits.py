@@ -20,7 +20,9 @@ def digest(x: np.ndarray) -> str:  # type: ignore[type-arg]
 def write(path: str, results: Iterable[Result]) -> None:
     lines = {f"{r.task.grammar}: {r.task.seed}": "\n".join(r.outcome.digests) or r.outcome.kind for r in results}
     names = sorted(lines)
-    np.savez_compressed(path, programs=np.array(names, dtype=str), digests=np.array([lines[name] for name in names], dtype=str))
+    # To the file of this name: NumPy would add an ending.
+    with open(path, "wb") as file:
+        np.savez_compressed(file, programs=np.array(names, dtype=str), digests=np.array([lines[name] for name in names], dtype=str))
 
 
 def read(path: str) -> dict[str, str]:

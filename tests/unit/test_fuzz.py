@@ -19,7 +19,7 @@ import pytest
 import smalt
 from tests import ROOT
 from tests.fuzz import bits
-from tests.fuzz.__main__ import Summary, misuse, show
+from tests.fuzz.__main__ import Summary, is_kept, misuse, show
 from tests.fuzz.grammar import Grammar, of_error
 from tests.fuzz.outcome import RIGHT, Outcome
 from tests.fuzz.runner import ENVIRONMENT, Result, Task, results
@@ -234,6 +234,7 @@ def test_fresh_seeds_need_no_processes() -> None:
         (["--seed", "-1"], "argument --seed: expected a whole number of 0 or more, got '-1'"),
         (["--count", "-1"], "argument --count: expected a whole number of 1 or more, got '-1'"),
         (["--write", "nowhere/kept.npz"], "argument --write: expected a file in a folder that exists, got 'nowhere/kept.npz'"),
+        (["--write", "tests"], "argument --write: expected a file in a folder that exists, got 'tests'"),
         (["--compare", "nowhere.npz"], "argument --compare: expected a file that --write has made, got 'nowhere.npz'"),
         (["--named", "nope"], "--named: expected some of 1"),
         (["--generator", "conversions", "--seed", "0", "--shrink"], "--shrink: expected generators that make programs smaller (array programs, "),
@@ -244,6 +245,16 @@ def test_misuses_of_the_command_line(arguments: list[str], says: str) -> None:
     done = fuzz(*arguments)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"python -m tests.fuzz: error: {says}")
+
+
+def test_what_is_kept_is_what_was_written(tmp_path: pathlib.Path) -> None:
+    """Under the name that was given, and no other archive is taken for it."""
+    kept, other = tmp_path / "kept", tmp_path / "other.npz"
+    bits.write(str(kept), [Result(Task("toy", 1), RIGHT, 0.0)])
+    np.savez(other, x=np.zeros(1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "other.npz"]
+    assert bits.read(str(kept)) == {"toy: 1": "right"}
+    assert is_kept(str(kept)) and not is_kept(str(other))
 
 
 @pytest.mark.parametrize(
