@@ -34,12 +34,18 @@ def environment(**variables: str) -> dict[str, str]:
     return {name: value for name, value in env.items() if value or name not in variables or name == "SMALT_CACHE_DIR"}
 
 
-def run_script(script: str, *args: str, timeout: float = 300, cwd: pathlib.Path = ROOT, check: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a process of its own, with these variables in its environment."""
-    env = environment(**variables)
+def start_script(script: str, *args: str, timeout: float = 300, cwd: pathlib.Path = ROOT, check: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process that is started for it: nothing is imported yet."""
     command = [sys.executable, "-c", textwrap.dedent(script), *args]
+    return subprocess.run(command, env=environment(**variables), cwd=cwd, capture_output=True, text=True, timeout=timeout, check=check)
+
+
+def run_script(script: str, *args: str, timeout: float = 300, cwd: pathlib.Path = ROOT, check: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process of its own, mostly a forked one, with these variables in its environment."""
+    env = environment(**variables)
     if read_at_import(env) != read_at_import(dict(os.environ)):
-        return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=check)
+        return start_script(script, *args, timeout=timeout, cwd=cwd, check=check, **variables)
+    command = [sys.executable, "-c", textwrap.dedent(script), *args]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         code = _server().run({"command": command[2:], "env": env, "cwd": str(cwd)}, out, err, timeout)
         texts = [(file.seek(0), file.read())[1] for file in (out, err)]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -13,6 +9,7 @@ import pytest
 
 from smalt import _native
 from tests import ROOT
+from tests.fresh import start_script
 
 DATA = ROOT / "tests" / "data"
 
@@ -52,7 +49,7 @@ def test_every_assembler_makes_a_kernel_that_runs() -> None:
         print(outcome["log"])
     """
     for name in ("driver", "ptxas", "nvjitlink"):
-        done = python(script, SMALT_ASSEMBLER=name)
+        done = start_script(script, SMALT_ASSEMBLER=name)
         if "is not there" in done.stderr:
             continue
         assert done.returncode == 0, (name, done.stderr)
@@ -133,7 +130,7 @@ def test_a_crashing_kernel_is_an_error() -> None:
         except Exception as error:
             print(error)
     """
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in python(script).stdout
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in start_script(script).stdout
 
 
 def test_many_modules_are_unloaded() -> None:
@@ -155,7 +152,7 @@ def test_many_modules_are_unloaded() -> None:
             test_driver.add_one().run([np.zeros(1024, np.float32), np.zeros(1024, np.float32)], device=0)
         print((first - free()) >> 20)
     """
-    grown = int(python(script).stdout)
+    grown = int(start_script(script).stdout)
     assert grown <= 16, f"{grown} MiB lost over 1500 modules"
 
 
@@ -165,9 +162,3 @@ def test_launch_costs_little_host_time() -> None:
     maps = tma_copy().measure([x, y])
     print(f"host time of one launch: {plain['host_us']:.2f} us plain, {maps['host_us']:.2f} us with a tensor map")
     assert plain["host_us"] < 5 and maps["host_us"] < 5
-
-
-def python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "jax_plugin")} | environment
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)

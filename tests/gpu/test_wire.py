@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import pathlib
-import subprocess
-import sys
-import textwrap
 import time
 from typing import Any
 
@@ -21,7 +17,7 @@ import pytest
 
 import smalt
 from smalt import _native
-from tests import ROOT
+from tests.fresh import start_script
 
 smalt.enable()
 
@@ -216,8 +212,6 @@ def test_dispatch_costs_what_an_xla_op_costs() -> None:
 
 
 def python(script: str, **environment: str) -> str:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "jax_plugin")} | environment
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = start_script(script, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
