@@ -99,17 +99,14 @@ fn common_multiple(values: &[i64]) -> u64 {
 fn unary(r: &mut OpReader<'_>, op: UnaryOp) -> Result<()> {
     use UnaryOp::*;
     r.arity(1)?;
-    let a = r.value(0)?;
-    let d = r.ty(a).dtype();
-    let fits = match op {
+    let a = operand(r, |d| match op {
         Neg | Abs | Sign => d != DType::Bool,
         Not => !d.is_float(),
         CountLeadingZeros | PopulationCount => d.is_int(),
         Floor | Ceil | RoundAwayFromZero | RoundToEven | RoundToTf32 | Sqrt | Rsqrt | IsFinite | Lgamma | Exp
         | Exp2 | Expm1 | Log | Log1p | Log2 | Cbrt | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Tanh
         | Asinh | Acosh | Atanh | Erf | Erfc | ErfInv | Logistic => d.is_float(),
-    };
-    element_type(r, d, fits)?;
+    })?;
     r.declared(OpKind::Unary { op, a })
 }
 
@@ -139,20 +136,20 @@ fn one(r: &mut OpReader<'_>, like: Value) -> Result<Value> {
     Ok(r.emit1(OpKind::Constant(Constant::Splat(bits)), ty))
 }
 
-/// The only operand, a number.
-fn number(r: &mut OpReader<'_>) -> Result<Value> {
+/// The only operand, whose elements have one of some types.
+fn operand(r: &mut OpReader<'_>, fits: impl FnOnce(DType) -> bool) -> Result<Value> {
     let a = r.value(0)?;
     let d = r.ty(a).dtype();
-    element_type(r, d, d != DType::Bool)?;
+    element_type(r, d, fits(d))?;
     Ok(a)
 }
 
-/// The only operand, a float.
+fn number(r: &mut OpReader<'_>) -> Result<Value> {
+    operand(r, |d| d != DType::Bool)
+}
+
 fn float(r: &mut OpReader<'_>) -> Result<Value> {
-    let a = r.value(0)?;
-    let d = r.ty(a).dtype();
-    element_type(r, d, d.is_float())?;
-    Ok(a)
+    operand(r, DType::is_float)
 }
 
 fn square(r: &mut OpReader<'_>) -> Result<()> {

@@ -56,7 +56,7 @@ fn tensor(
             continue;
         }
         // No array reaches `outside`, and no box from there into one. A store's is directly behind the array: a negative coordinate is an
-        // illegal instruction ([`TensorPlan::has_room_behind`]).
+        // illegal instruction ([`TensorPlan::check_room_behind`]).
         let outside = match direction {
             Direction::Load => i32::MIN,
             Direction::Store => plan.dims[k] as i32,

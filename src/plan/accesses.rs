@@ -431,7 +431,7 @@ impl Planner<'_> {
         let (smem, plan) = copy.plan(kernel, &self.assignment.smem)?;
         let plan = plan.and_then(|plan| match &plan {
             CopyPlan::Tensor(tensor) if matches!(kind, OpKind::CopySmemToGmem { .. }) => {
-                tensor.has_room_behind().map(|()| plan)
+                tensor.check_room_behind().map(|()| plan)
             }
             CopyPlan::Tensor(_) | CopyPlan::Bulk(_) => Ok(plan),
         });

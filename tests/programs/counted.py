@@ -22,7 +22,7 @@ ARRIVALS = {"one": 1, "warps": 4, "all": 128, "plgpu": 1}
 
 
 #: The first of the named barriers of the rendezvous of warpgroups: the producer's, then those of consumers.
-MEETINGS = 9
+RENDEZVOUS = 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +133,7 @@ def build(ring: Ring) -> Any:
                     pl.when(i >= ring.slots)(lambda: plgpu.barrier_wait(empty.at[slot]))
                 if not ring.copies:
                     tiles[slot] = x[i]
-                    arrive(full.at[slot], ring.full_arrives, ring.full_count, ring.relaxed, MEETINGS)
+                    arrive(full.at[slot], ring.full_arrives, ring.full_count, ring.relaxed, RENDEZVOUS)
                     return carry
                 part = ROWS // ring.copies
                 if ring.announced == "expect_bytes":
@@ -156,7 +156,7 @@ def build(ring: Ring) -> Any:
                     wait(full.at[slot], ring.full_waits, turn, ring.relaxed)
                     tile = tiles[slot]
                     total = total * 3 + (tile[::-1] if ring.turned else tile) * (consumer + 1)
-                    arrive(empty.at[slot], ring.empty_arrives[consumer], ring.empty_counts[consumer], ring.relaxed, MEETINGS + 1 + consumer)
+                    arrive(empty.at[slot], ring.empty_arrives[consumer], ring.empty_counts[consumer], ring.relaxed, RENDEZVOUS + 1 + consumer)
                     return total
 
                 o[consumer] = over(ring.steps, step, jnp.zeros((ROWS, COLUMNS), jnp.int32))

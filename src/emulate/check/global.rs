@@ -61,12 +61,11 @@ impl Checker {
     /// looked at: what is repeated is neither to be noted nor held against others. `is_run`: all do, or none.
     #[inline(always)]
     fn new_lanes(&self, who: Who, at: &impl Fn(usize) -> u64, (mask, is_run): (u32, bool), access: &Access<'_>) -> u32 {
-        let (kind, component, bytes) = (Kind::of(access.mode), self.component(who), access.bytes);
+        let (kind, bytes) = (Kind::of(access.mode), access.bytes);
         let shadow = &self.ctas[who.cta.0 as usize].global;
-        let epoch = self.clocks[self.id(who)].seen()[component];
         let releases = access.mode.signals().is_some_and(|(_, releases)| releases);
         let has_ended = || self.across.as_ref().is_some_and(|across| across.has_ended());
-        let Some(repeats) = shadow.repeats(component as u32, kind, epoch, access.loc) else {
+        let Some(repeats) = shadow.repeats(&self.same_epoch(who, kind, access.loc)) else {
             return mask;
         };
         if releases || kind.writes() && !self.maps.is_empty() || has_ended() {

@@ -47,7 +47,7 @@ use barriers::{Barrier, Fences, Handover};
 use clock::{Clock, Knowledge};
 use loads::Loads;
 use maps::MapOrder;
-use race::{Actor, Glance, Kind, Side};
+use race::{Actor, Glance, Kind, SameEpoch, Side};
 use rustc_hash::FxHashMap;
 use shadow::{Columns, Shadow};
 use std::rc::Rc;
@@ -208,6 +208,18 @@ impl Checker {
         let until = unseen.fold(times.now, |until, begun| until.min(begun - 1));
         self.times.until[id] = Some(until);
         until
+    }
+
+    /// An access of a warp now, in its epoch.
+    #[inline(always)]
+    fn same_epoch(&self, who: Who, kind: Kind, loc: Loc) -> SameEpoch {
+        let component = self.component(who);
+        SameEpoch {
+            component: component as u32,
+            kind,
+            epoch: self.clocks[self.id(who)].seen()[component],
+            loc,
+        }
     }
 
     /// The side of a warp in an access now, having seen `seen`.

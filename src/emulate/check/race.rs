@@ -4,7 +4,6 @@
 //! access is a variant of [`Kind`]; what it conflicts with is in [`conflicts`], what orders it in [`lack`].
 use super::clock::Clock;
 use super::hooks::Mode;
-use super::shadow::SameEpoch;
 use crate::emulate::overwrite::Mask;
 use crate::error::Loc;
 use crate::ptx::modifier::{LoadSem, Scope};
@@ -175,6 +174,16 @@ pub struct Side<'a> {
     pub number: u64,
     pub seen: &'a Clock,
     pub glance: Glance,
+}
+
+/// A warp's access to which no more need be said if the warp has accessed the line in the same way in this epoch, and nothing has happened to
+/// the line since.
+#[derive(Clone, Copy)]
+pub struct SameEpoch {
+    pub component: u32,
+    pub kind: Kind,
+    pub epoch: u32,
+    pub loc: Loc,
 }
 
 /// What a warp can say without a look at what is remembered.

@@ -9,7 +9,7 @@
 //! Whether all that others of the CTA did to a line has been seen is mostly said by [`Stamps`], without a look at any cell; and that it was
 //! when a warp last touched it in this epoch, and that nothing has happened to the line since, by one number: of shared memory the line's own
 //! version, of global memory, which several shadows remember, what [`Versions`](super::versions::Versions) says.
-use super::race::{Actor, IN_FLIGHT, Kind, Lack, Past, Side, conflicts, lack};
+use super::race::{Actor, IN_FLIGHT, Kind, Lack, Past, SameEpoch, Side, conflicts, lack};
 use super::versions::slot;
 use crate::emulate::overwrite::Mask;
 use crate::emulate::row::lanes;
@@ -172,16 +172,6 @@ pub fn worst(found: &mut Option<Found>, other: Option<Found>) {
     }
 }
 
-/// A warp's access to which no more need be said if the warp has accessed the line in the same way in this epoch, and nothing has happened to
-/// the line since.
-#[derive(Clone, Copy)]
-pub struct SameEpoch {
-    pub component: u32,
-    pub kind: Kind,
-    pub epoch: u32,
-    pub loc: Loc,
-}
-
 /// Components of the actors that have columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Columns {
@@ -327,15 +317,15 @@ impl Shadow {
 
     /// For accesses of a warp to a large space in an epoch, if those of their kind have cells.
     #[inline(always)]
-    pub fn repeats(&self, component: u32, kind: Kind, epoch: u32, loc: Loc) -> Option<Repeats<'_>> {
-        let scope = kind.scope();
-        let column = self.columns.of(component, kind)?;
+    pub fn repeats(&self, again: &SameEpoch) -> Option<Repeats<'_>> {
+        let scope = again.kind.scope();
+        let column = self.columns.of(again.component, again.kind)?;
         Some(Repeats {
             shadow: self,
             place: column - if scope.is_some() { self.columns.stride() } else { 0 },
             scope,
-            epoch,
-            loc,
+            epoch: again.epoch,
+            loc: again.loc,
         })
     }
 

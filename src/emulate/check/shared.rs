@@ -1,7 +1,7 @@
 //! Warps' accesses to shared memory: their own CTA's, and their peers'.
 use super::clock::{Clock, Knowledge};
 use super::race::{Kind, Side};
-use super::shadow::{Found, SameEpoch, worst};
+use super::shadow::{Found, worst};
 use super::words::is_wide;
 use super::{Access, Checker, Mode, Verdict, Who};
 use crate::emulate::overwrite::{Mask, lines_of};
@@ -60,13 +60,7 @@ impl Checker {
         if kind.writes() {
             self.part_from_views(self.id(who));
         }
-        let component = self.component(who);
-        let again = SameEpoch {
-            component: component as u32,
-            kind,
-            epoch: self.clocks[self.id(who)].seen()[component],
-            loc: access.loc,
-        };
+        let again = self.same_epoch(who, kind, access.loc);
         let (shadow, size) = (&mut self.ctas[who.cta.0 as usize].shared, self.shape.smem_bytes);
         let start = addresses[0].wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
         self.overlap = false;

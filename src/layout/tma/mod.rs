@@ -101,8 +101,8 @@ impl TensorPlan {
         self.pieces.iter().map(|piece| piece.coords[dim]).max().unwrap_or(0)
     }
 
-    /// Whether all boxes may begin behind the array, at positive coordinates.
-    pub fn has_room_behind(&self) -> Result<(), CopyError> {
+    /// All boxes may begin behind the array, at positive coordinates.
+    pub fn check_room_behind(&self) -> Result<(), CopyError> {
         let lacks_room = |k: &usize| self.dims[*k] + u64::from(self.last_box(*k)) >= MAX_EXTENT;
         (0..self.dims.len()).find(lacks_room).map_or(Ok(()), |k| {
             let (extent, last) = (self.dims[k], self.last_box(k));
