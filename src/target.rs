@@ -2,6 +2,13 @@
 //!
 //! A number that would be another one on another machine is here, with its unit and where it is from: a manual, or what was
 //! run on an H200. What says *chosen* was judged and not measured on its own.
+mod features;
+mod machines;
+
+pub use features::Features;
+pub use machines::{MACHINES, Machine};
+
+use crate::error::Error;
 use std::ops::RangeInclusive;
 
 /// The machine that a kernel is compiled for.
@@ -9,6 +16,14 @@ use std::ops::RangeInclusive;
 pub struct Target {
     /// As the assembler names it, e.g. `sm_90a`.
     pub name: &'static str,
+    /// Its devices' compute capability.
+    pub capability: (u32, u32),
+    /// The version of the PTX ISA that it needs at least (80 = 8.0).
+    pub isa: u16,
+    /// Its parts.
+    pub features: Features,
+    /// Whether what was found out, below, was found out on it: else it is what an H200 showed.
+    pub measured: bool,
 
     // ------------------------------------------------------------ what it has
     /// Warpgroups in a block.
@@ -83,19 +98,31 @@ pub struct Target {
 }
 
 impl Target {
-    /// Hopper. *CUDA*: the CUDA C Programming Guide, technical specifications of compute capability 9.0.
+    /// Hopper with its own parts.
     pub fn sm_90a() -> Target {
+        Target::from_name("sm_90a").expect("a row of the table")
+    }
+
+    /// *CUDA*: the CUDA C Programming Guide, technical specifications of the compute capability.
+    fn of(machine: &Machine) -> Target {
         Target {
-            name: "sm_90a",
+            name: machine.name,
+            capability: machine.capability,
+            isa: machine.isa,
+            features: machine.features,
+            measured: machine.measured,
             // CUDA: 1,024 threads a block.
             max_warpgroups: 8,
             // CUDA: 16 where the kernel sets cudaFuncAttributeNonPortableClusterSizeAllowed.
-            max_cluster: 16,
+            max_cluster: match machine.features.contains(Features::CLUSTERS) {
+                true => 16,
+                false => 1,
+            },
             // CUDA.
             max_grid: (1 << 31) - 1,
             max_grid_yz: 65_535,
-            // CUDA: 227 KiB.
-            max_smem_bytes: 227 * 1024,
+            // CUDA.
+            max_smem_bytes: machine.smem_kib * 1024,
             // ptxas: 0x7ffc.
             max_parameter_bytes: 32_764,
             system_smem_bytes: 1024,
@@ -103,8 +130,8 @@ impl Target {
             registers: 65_536,
             max_thread_registers: 255,
             register_unit: 256,
-            sm_threads: 2048,
-            sm_blocks: 32,
+            sm_threads: machine.sm_threads,
+            sm_blocks: machine.sm_blocks,
             // PTX ISA 9.7.19.5.
             register_counts: 24..=256,
             // PTX ISA, "Contents of the mbarrier object": 2^20 − 1.
@@ -156,10 +183,54 @@ impl Target {
 
     /// The target of this name; `None` for one that smalt does not compile for.
     pub fn from_name(name: &str) -> Option<Target> {
-        match name {
-            "sm_90a" => Some(Target::sm_90a()),
-            _ => None,
+        MACHINES.iter().find(|machine| machine.name == name).map(Target::of)
+    }
+
+    /// The names of all, as a list for messages.
+    pub fn names() -> String {
+        let names: Vec<&str> = MACHINES.iter().map(|machine| machine.name).collect();
+        names.join(", ")
+    }
+
+    /// What kernels are compiled for that run on a device of this capability: of the machines that it is, the one with the most parts. `None`:
+    /// smalt compiles for none of them.
+    pub fn of_capability(capability: (u32, u32)) -> Option<&'static Machine> {
+        let runs = MACHINES.iter().filter(|machine| machine.runs_on(capability));
+        runs.max_by_key(|machine| (machine.capability, machine.features.bits().count_ones()))
+    }
+
+    /// Whether devices of this capability run what is assembled for it.
+    pub fn runs_on(&self, capability: (u32, u32)) -> bool {
+        MACHINES
+            .iter()
+            .any(|machine| machine.name == self.name && machine.runs_on(capability))
+    }
+
+    /// Whether PTX that was compiled for another one runs on it: for itself, or for one without a letter that is no later.
+    pub fn takes_ptx_of(&self, other: &Target) -> bool {
+        let is_plain = other.name.ends_with(|c: char| c.is_ascii_digit());
+        self.name == other.name || is_plain && other.capability <= self.capability
+    }
+
+    /// Whether it has all of these parts.
+    pub fn has(&self, features: Features) -> bool {
+        self.features.contains(features)
+    }
+
+    /// An error that says which of these parts it lacks, and which GPUs have them.
+    pub fn require(&self, features: Features) -> Result<(), Error> {
+        let missing = features.difference(self.features);
+        if missing.is_empty() {
+            return Ok(());
         }
+        let have = MACHINES.iter().filter(|machine| machine.features.contains(features));
+        let names: Vec<String> = have
+            .filter(|machine| !machine.gpus.is_empty())
+            .map(|machine| format!("{} ({})", machine.name, machine.gpus))
+            .collect();
+        Err(Error::unsupported(format!("{missing} on {}", self.name))
+            .expected(format!("a GPU that has this: {}", names.join(", ")))
+            .remedy(missing.without()))
     }
 
     /// 32-bit registers of a thread of a block with so many.

@@ -861,6 +861,7 @@ fn commits_and_waits(stores: Option<bool>, pending: u32) -> (usize, usize) {
     b.scope(&[tile], |b| {
         if let Some(commit_group) = stores {
             let kind = OpKind::CopySmemToGmem {
+                by_threads: false,
                 src: b.whole(tile),
                 dst: b.whole(out),
                 reduction: None,
@@ -974,10 +975,6 @@ fn views_that_nothing_lowers_are_refused() {
 #[test]
 fn ops_that_nothing_lowers_are_refused() {
     let mut b = Build::new(1);
-    b.op(OpKind::WaitGmemToSmem { n: 0 }, &[]);
-    assert!(refused(&b).contains("wait_gmem_to_smem: copies without a barrier"));
-
-    let mut b = Build::new(1);
     b.op(
         OpKind::SetMaxRegisters {
             action: RegisterAction::Increase,
@@ -1009,13 +1006,14 @@ fn what_a_loop_does_that_never_runs_is_not_refused() {
     let mut b = Build::new(1);
     let (zero, four) = (b.i(0), b.i(4));
     let body = |b: &mut Build, _: Value, _: &[Value]| {
-        b.op(OpKind::WaitGmemToSmem { n: 0 }, &[]);
+        let action = RegisterAction::Increase;
+        b.op(OpKind::SetMaxRegisters { action, n: 100 }, &[]);
         vec![]
     };
     b.for_loop((four, four), &[], body);
     assert_eq!(legality::run(&b.k), Ok(()));
     b.for_loop((zero, four), &[], body);
-    assert!(refused(&b).contains("without a barrier"));
+    assert!(refused(&b).contains("a multiple of 8"));
 }
 
 #[test]
@@ -1254,6 +1252,7 @@ fn ring(ring: Ring) -> String {
         let copy = |b: &mut Build, s: Value| {
             let src = b.corner(gmem);
             let kind = OpKind::CopyGmemToSmem {
+                by_threads: false,
                 src,
                 dst: slot_of(b, Index::Value(s)),
                 barrier: Some(b.element(full, Index::Value(s))),
@@ -1488,6 +1487,7 @@ fn epilogue(wrong: Epilogue) -> String {
                     b.op(OpKind::CommitSmem, &[]);
                     let (src, dst) = (b.whole(staging), b.whole(out));
                     let kind = OpKind::CopySmemToGmem {
+                        by_threads: false,
                         src,
                         dst,
                         reduction: None,
@@ -1650,6 +1650,7 @@ fn late(what: Late) -> Kernel {
     };
     let copy = |b: &mut Build, src: RefUse, to: Alloc| {
         let kind = OpKind::CopyGmemToSmem {
+            by_threads: false,
             src,
             dst: b.whole(to),
             barrier: Some(b.element(full, Index::Const(0))),
@@ -1689,6 +1690,7 @@ fn late(what: Late) -> Kernel {
                         if what == Late::CopiesOut {
                             let (src, dst) = (b.whole(x), b.whole(left_out));
                             let kind = OpKind::CopySmemToGmem {
+                                by_threads: false,
                                 src,
                                 dst,
                                 reduction: None,
@@ -1751,6 +1753,7 @@ fn late(what: Late) -> Kernel {
                     b.op(OpKind::CommitSmem, &[]);
                     let (src, dst) = (b.whole(staging), b.whole(out));
                     let kind = OpKind::CopySmemToGmem {
+                        by_threads: false,
                         src,
                         dst,
                         reduction: None,
@@ -1920,6 +1923,7 @@ impl Tile {
         let sources = [0, 1].map(|i| b.param(ParamRole::Input, DType::F16, &shapes[i]));
         let copy = |b: &mut Build, i: usize| {
             let kind = OpKind::CopyGmemToSmem {
+                by_threads: false,
                 src: b.whole(sources[i]),
                 dst: first(b, slots[i], shapes[i]),
                 barrier: Some(b.element(full, Index::Const(0))),

@@ -161,6 +161,7 @@ fn transposed(b: &KernelBuilder, alloc: Alloc) -> RefUse {
 
 fn copy_in(b: &mut KernelBuilder, t: &Things, src: Alloc, dst: Alloc) {
     let kind = OpKind::CopyGmemToSmem {
+        by_threads: false,
         src: b.whole(src),
         dst: b.whole(dst),
         barrier: Some(b.indexed(t.bar, vec![DimIndex::At(Index::Const(0))])),
@@ -174,6 +175,7 @@ fn copy_in(b: &mut KernelBuilder, t: &Things, src: Alloc, dst: Alloc) {
 
 fn copy_out(b: &mut KernelBuilder, src: RefUse, dst: RefUse) {
     let kind = OpKind::CopySmemToGmem {
+        by_threads: false,
         src,
         dst,
         reduction: None,
@@ -264,6 +266,7 @@ fn bulk_stores_have_read_when_the_kernel_ends() {
         plan_of(|b, t| {
             for i in [0, 16] {
                 let kind = OpKind::CopySmemToGmem {
+                    by_threads: false,
                     src: rows(b, t.a, Index::Const(i)),
                     dst: rows(b, t.out, Index::Const(i)),
                     reduction: None,
@@ -770,6 +773,7 @@ fn ring(fill: Fill) -> String {
                 let src = b.indexed(source, vec![DimIndex::At(Index::Const(0)), row(size)]);
                 let always = b.op1(OpKind::Constant(Constant::Splat(1)), DType::Bool, &[]);
                 let kind = OpKind::CopyGmemToSmem {
+                    by_threads: false,
                     src,
                     dst,
                     barrier: Some(at(b, full, Index::Value(i))),

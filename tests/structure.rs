@@ -18,6 +18,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("assemble", &["ptx"]),
     ("emulate", &["ptx"]),
     ("cuda", &[]),
+    ("target", &[]),
     (
         "runtime",
         &[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from smalt import _errors
 
-CAPI_VERSION = 3
+CAPI_VERSION = 4
 _NAME = "libsmalt.dylib" if platform.system() == "Darwin" else "libsmalt.so"
 
 
@@ -91,6 +92,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "smalt_layout_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_smem_map": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
     "smalt_reported": (_Bytes, (*_Input, ctypes.POINTER(_Bytes))),
+    "smalt_machines": (_Bytes, (ctypes.POINTER(_Bytes),)),
+    "smalt_target_of": (_Bytes, (ctypes.c_uint32, ctypes.c_uint32, ctypes.POINTER(_Bytes))),
     "smalt_doctor": (_Bytes, (ctypes.POINTER(_Bytes),)),
     "smalt_cache_stats": (_Bytes, (ctypes.POINTER(_Bytes),)),
 }
@@ -386,6 +389,35 @@ def set_directory(answer: Callable[[dict[str, Any]], Any]) -> object:
     callback = _Ask(ask)
     lib.smalt_set_directory(callback)
     return callback
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a kernel is compiled for, e.g. `sm_90a`: a row of `src/target/machines.rs`."""
+
+    name: str
+    capability: tuple[int, int]
+    features: frozenset[str]  # as in `src/target/features.rs`, in lower case
+    shared_memory: int  # bytes that one block may have
+    measured: bool  # whether smalt's choices were measured on it
+
+
+@functools.cache
+def machines() -> dict[str, Machine]:
+    """Those that smalt compiles for, by name."""
+    lib = library()
+    rows = _parsed("the machines", _answer(lib, lib.smalt_machines))
+    return {
+        name: Machine(name, tuple(row["capability"]), frozenset(row["features"]), row["shared_memory"], row["measured"])
+        for name, row in rows.items()
+    }
+
+
+@functools.cache
+def target_of(capability: tuple[int, int]) -> str:
+    """The machine to compile for where a device of this compute capability runs it."""
+    lib = library()
+    return _answer(lib, lib.smalt_target_of, *capability).decode()
 
 
 def doctor() -> dict[str, Any]:

@@ -9,13 +9,14 @@ use crate::error::Error;
 use crate::runtime::{
     self, Artifact, BufferSpec, BufferView, CallSite, CallSiteAttributes, CompileOptions, HostBuffer, Locations,
 };
+use crate::target::MACHINES;
 use serde::Deserialize;
 use serde_json::json;
 use std::ffi::c_char;
 use std::sync::Arc;
 
 /// Raised with every incompatible change; the Python side checks it.
-pub const CAPI_VERSION: u32 = 3;
+pub const CAPI_VERSION: u32 = 4;
 
 /// Bytes that the library owns until [`smalt_free`]. Empty: null and 0.
 #[repr(C)]
@@ -286,16 +287,16 @@ pub unsafe extern "C" fn smalt_from_ptx(json: *const u8, len: usize, out: *mut *
     let json = unsafe { slice(json, len) };
     answer(&Locations::default(), || {
         let kernel: PtxKernel = from_json("a PTX kernel", json)?;
-        runtime::capability(&kernel.target)?;
+        let machine = runtime::target(&kernel.target)?;
         let PtxKernel {
             name,
             ptx,
             launch,
             buffers,
-            target,
             debug,
+            ..
         } = kernel;
-        let artifact = Arc::new(Artifact::from_ptx(&name, &ptx, launch, buffers, &target));
+        let artifact = Arc::new(Artifact::from_ptx(&name, &ptx, launch, buffers, machine));
         let locations = Locations::decode(&debug);
         // SAFETY: as our caller promises.
         unsafe { hand_out(out, Handle { artifact, locations }) }
@@ -603,6 +604,39 @@ pub unsafe extern "C" fn smalt_reported(text: *const u8, len: usize, out: *mut B
     };
     // SAFETY: as our caller promises.
     unsafe { answer_with(&Locations::default(), out, find) }
+}
+
+/// The machines that smalt compiles for, as JSON: by name, what there is of each.
+///
+/// # Safety
+/// `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_machines(out: *mut Bytes) -> Bytes {
+    let machines = || {
+        let all = MACHINES.iter().map(|machine| {
+            let features = machine.features.iter_names().map(|(name, _)| name.to_lowercase());
+            let of = json!({
+                "capability": machine.capability,
+                "features": features.collect::<Vec<_>>(),
+                "shared_memory": 1024 * machine.smem_kib,
+                "measured": machine.measured,
+            });
+            (machine.name.to_owned(), of)
+        });
+        Ok(serde_json::Value::Object(all.collect()).to_string())
+    };
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, machines) }
+}
+
+/// The machine to compile for where a device of this compute capability runs it.
+///
+/// # Safety
+/// `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn smalt_target_of(major: u32, minor: u32, out: *mut Bytes) -> Bytes {
+    // SAFETY: as our caller promises.
+    unsafe { answer_with(&Locations::default(), out, || runtime::target_of((major, minor))) }
 }
 
 /// What works on this machine, as JSON.

@@ -378,6 +378,8 @@ fn copy_gmem_to_smem(r: &mut OpReader<'_>) -> Result<()> {
     r.declared(OpKind::CopyGmemToSmem {
         src,
         dst,
+        // Which are those that groups of `cp.async` count.
+        by_threads: barrier.is_none(),
         barrier,
         collective_axes,
         leader_tracked,
@@ -399,6 +401,7 @@ fn copy_smem_to_gmem(r: &mut OpReader<'_>) -> Result<()> {
         dst,
         reduction,
         commit_group,
+        by_threads: false,
         predicate,
     })
 }

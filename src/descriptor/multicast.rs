@@ -72,6 +72,7 @@ pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Result<Vec<OpKind>> {
         return Ok(of(dst)?.into_iter().map(one).collect());
     }
     if let OpKind::CopySmemToGmem {
+        by_threads: false,
         src,
         dst,
         reduction,
@@ -84,6 +85,7 @@ pub fn expand(r: &mut OpReader<'_>, kind: OpKind) -> Result<Vec<OpKind>> {
         let last = all.len() - 1;
         // One group, as it would be with one copy.
         let one = |(i, dst)| OpKind::CopySmemToGmem {
+            by_threads: false,
             src: src.clone(),
             dst,
             reduction: *reduction,

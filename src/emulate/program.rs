@@ -11,6 +11,7 @@ use crate::error::{Loc, Result};
 use crate::ptx::Flat;
 use crate::ptx::inst::ROWS;
 use crate::ptx::launch::LaunchSpec;
+use crate::target::Target;
 
 /// Where a micro-op comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Branch {
 /// A decoded kernel.
 pub struct Program<H: Hooks = Checker> {
     pub(super) launch: LaunchSpec,
+    /// The machine that runs it.
+    pub(super) target: Target,
     pub(super) code: Vec<Uop<H>>,
     pub(super) origins: Vec<Origin>,
     pub(super) constants: Vec<Row>,

@@ -3,7 +3,6 @@ use super::check::Hooks;
 use super::options::Options;
 use super::program::Program;
 use crate::error::{Error, Result};
-use crate::target::Target;
 
 /// Registers per thread that a warp starts with: all that its CTA will ever have.
 ///
@@ -13,14 +12,14 @@ pub fn initial_registers<H: Hooks>(program: &Program<H>) -> u32 {
         return 0;
     }
     let warps = program.launch.block.div_ceil(32);
-    let target = Target::sm_90a();
+    let target = &program.target;
     let all = target.registers / 32 / program.min_ctas_per_sm.unwrap_or(1).max(1);
     (all / warps).min(target.max_thread_registers) / 8 * 8
 }
 
 /// Checks a launch against the machine's limits and counts the resident clusters.
 pub fn run<H: Hooks>(program: &Program<H>, options: &Options) -> Result<u32> {
-    let (launch, target) = (&program.launch, Target::sm_90a());
+    let (launch, target) = (&program.launch, &program.target);
     let bad = |expected: &str, got: String| Err(Error::invalid("the launch").expected(expected).got(got));
     let size = launch.cluster.iter().product::<u32>();
     let most = 128 * target.max_warpgroups;

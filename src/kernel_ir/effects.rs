@@ -220,7 +220,19 @@ pub(super) fn async_store<'a>(dst: &'a RefUse, barrier: &'a RefUse, updates: boo
     does([effect(dst, Proxy::AsyncCopy, access, Actor::Warps, completion)])
 }
 
-pub(super) fn copy_in<'a>(src: &'a RefUse, dst: &'a RefUse, barrier: Option<&'a RefUse>) -> Effects<'a> {
+pub(super) fn copy_in<'a>(
+    src: &'a RefUse,
+    dst: &'a RefUse,
+    barrier: Option<&'a RefUse>,
+    by_threads: bool,
+) -> Effects<'a> {
+    // What threads have begun they wait for as others do, or before: as what each has done itself.
+    if by_threads {
+        return does([by_any_lanes(src, Access::Read), by_any_lanes(dst, Access::Write)]).with(match barrier {
+            Some(_) => Order::Arrive,
+            None => Order::None,
+        });
+    }
     let (completion, order) = match barrier {
         Some(barrier) => (Completion::Barrier(barrier), Order::ArriveByIssuer),
         None => (Completion::LoadGroup, Order::None),
@@ -229,7 +241,16 @@ pub(super) fn copy_in<'a>(src: &'a RefUse, dst: &'a RefUse, barrier: Option<&'a 
     does([copy(src, Access::Read), copy(dst, Access::Write)]).with(order)
 }
 
-pub(super) fn copy_out<'a>(src: &'a RefUse, dst: &'a RefUse, updates: bool, commits: bool) -> Effects<'a> {
+pub(super) fn copy_out<'a>(
+    src: &'a RefUse,
+    dst: &'a RefUse,
+    updates: bool,
+    commits: bool,
+    by_threads: bool,
+) -> Effects<'a> {
+    if by_threads {
+        return does([by_any_lanes(src, Access::Read), by_any_lanes(dst, update_if(updates))]);
+    }
     let copy = |view, access| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, Completion::StoreGroup);
     does([copy(src, Access::Read), copy(dst, update_if(updates))]).with(match commits {
         true => Order::CommitStores,

@@ -154,6 +154,7 @@ mod tests {
         let barrier = b.indexed(barriers, vec![DimIndex::At(Index::Const(0))]);
         let src = b.whole(g);
         let copy = OpKind::CopyGmemToSmem {
+            by_threads: false,
             src,
             dst: whole,
             barrier: Some(barrier.clone()),

@@ -164,7 +164,7 @@ StoreAt "store_at" { dst: RefUse, "at" at: Vec<Value>, "where" mask: Option<Valu
 AtomicUpdateAt "atomic_update_at" { op: AtomicOp, dst: RefUse, "at" at: Vec<Value>, "<-" value: Value }
     transfer stores(dst, *value).at(at).by(*op), legal |l| arithmetic::atomic(*op, l.dtype(*value));
 /// Asynchronous; completes on `barrier` (its bytes are expected and arrived for by this op: one logical arrival), or, when
-/// there is none, joins the sm_80 copy group that `WaitGmemToSmem` counts.
+/// there is none, is a group of those that `WaitGmemToSmem` counts.
 CopyGmemToSmem "copy_gmem_to_smem" {
     src: RefUse,
     "->" dst: RefUse,
@@ -173,11 +173,13 @@ CopyGmemToSmem "copy_gmem_to_smem" {
     "collective" collective_axes: Vec<Axis>,
     "leader_tracked" leader_tracked: Option<LeaderTracked>,
     "oob" oob: OobMode = OobMode::Zeros,
+    /// By all threads of the group, each a part, instead of one that starts the copy engine; each arrives for itself.
+    by_threads: bool,
     /// False: no copy; [`Semantics`](super::Semantics) says whether the arrival still happens.
     "if" predicate: Option<Value>,
 }
     memory, types |t| t.gmem(src)?.smem(dst)?.copy(src, dst, *leader_tracked)?.barriers(barrier.as_ref())?.predicate(*predicate)?.none(),
-    legal |l| l.copy_in(*leader_tracked, barrier.as_ref()), effects copy_in(src, dst, barrier.as_ref());
+    legal |l| l.copy_in(collective_axes, *leader_tracked, *by_threads), effects copy_in(src, dst, barrier.as_ref(), *by_threads);
 /// Asynchronous; reads SMEM until a `WaitSmemToGmem` covers its group.
 CopySmemToGmem "copy_smem_to_gmem" {
     src: RefUse,
@@ -185,19 +187,21 @@ CopySmemToGmem "copy_smem_to_gmem" {
     "reduce" reduction: Option<CopyReduction>,
     /// Ends its commit group at once.
     commit_group: bool,
+    /// By all threads of the group, each a part: it is done when the op is, and in no commit group.
+    by_threads: bool,
     "if" predicate: Option<Value>,
 }
     memory, types |t| t.smem(src)?.gmem(dst)?.copy(src, dst, None)?.predicate(*predicate)?.none(),
-    effects copy_out(src, dst, reduction.is_some(), *commit_group);
+    legal |l| l.copy_out(src, *reduction, *by_threads), effects copy_out(src, dst, reduction.is_some(), *commit_group, *by_threads);
 /// Ends a group of smem → gmem copies of this warpgroup (warp).
 CommitGroup "commit_group"
     synchronisation, types |t| t.none(), effects orders(Order::CommitStores);
 /// At most `n` groups of the executing group are left unfinished.
 WaitSmemToGmem "wait_smem_to_gmem" { "" n: u32, scope: WaitScope }
     synchronisation, types |t| t.none(), effects orders(Order::WaitStores { n: *n, scope: *scope });
-/// sm_80 copies: at most `n` left. They are refused.
+/// Until at most `n` of the group's copies without a barrier are left; then all of the group see the others.
 WaitGmemToSmem "wait_gmem_to_smem" { "" n: u32 }
-    synchronisation, types |t| t.none(), legal |l| l.lacks_copy_groups();
+    synchronisation, types |t| t.none(), effects orders(Order::RendezvousExecuting { acquires: false, signals: false });
 /// GMEM → L2: it changes nothing that anyone can see.
 Prefetch "prefetch" {
     src: RefUse,

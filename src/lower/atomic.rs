@@ -14,6 +14,7 @@ use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src, Srcs};
 use crate::ptx::ssa::{Uniform, Value as PtxValue};
+use crate::target::Features;
 
 /// How PTX updates a 16-bit float, and a pair of them.
 #[derive(Clone, Copy)]
@@ -57,6 +58,13 @@ impl Half {
     }
 }
 
+impl Half {
+    /// Whether the machine adds these in memory.
+    fn adds(self, cx: &LowerCx) -> bool {
+        self.scalar != HalfType::BF16 || cx.b.has(Features::BF16_ATOMICS)
+    }
+}
+
 /// The scope of an update.
 fn scope(cx: &LowerCx, target: Target) -> Scope {
     match target.space {
@@ -83,6 +91,7 @@ pub fn update(
 ) -> Result<()> {
     if let Some(half) = Half::of(dtype, update) {
         return match half.op {
+            HalfRedOp::Add if !half.adds(cx) => add(cx, half, target, addr, x, p),
             HalfRedOp::Add => {
                 let red = red(cx, target, RedOp::Add, half.one, addr, x);
                 push_guarded(cx, target, p, red);
@@ -166,6 +175,35 @@ fn pick(cx: &mut LowerCx, op: MinMax, half: Half, target: Target, addr: Addr<V>,
     })
 }
 
+/// A 16-bit float added to one in memory: compare and swap goes on until nobody else has changed it meanwhile.
+fn add(cx: &mut LowerCx, half: Half, target: Target, addr: Addr<V>, x: S, p: S) -> Result<()> {
+    let scope = scope(cx, target);
+    let mut looked_at = target;
+    looked_at.sem = target.relaxed(cx);
+    let carried = |init: S, class: Class| Carried {
+        init,
+        class,
+        uniform: Uniform::Thread,
+    };
+    cx.if_then(p, |cx| {
+        let seen = memory::load(cx, looked_at, MemType::B16, addr, 1)[0];
+        cx.while_loop(
+            &[carried(seen.into(), Class::B16), carried(Src::Imm(1), Class::Pred)],
+            |_, values| Ok(values[1]),
+            |cx, values| {
+                let seen = values[0];
+                let sum = cx.b.fadd(half.arithmetic, seen, x);
+                let (sem, ty, d) = (AtomSem::Relaxed, BitType::B16, PtxValue::NEW);
+                let swap = Inst::atom_cas(sem, scope, target.space, ty, d, addr, seen, sum);
+                let found: S = memory::touch(cx, target, swap)[0].into();
+                let again = cx.b.setp(Compare::Ne, CompareType::B16, found, seen);
+                Ok(vec![found, again])
+            },
+        )?;
+        Ok(())
+    })
+}
+
 /// Updates adjacent 16-bit floats, which lie in these slots, where `p` is true; the address is aligned to all of them.
 fn update_halves(
     cx: &mut LowerCx,
@@ -176,8 +214,12 @@ fn update_halves(
     (pieces, slots): (&mut Pieces, &[u32]),
     p: S,
 ) -> Result<()> {
-    let vectors = target.space == Space::Global;
-    if slots.len() == 1 || !vectors && half.op != HalfRedOp::Add {
+    let vectors = target.space == Space::Global && cx.b.has(Features::VECTOR_ATOMICS);
+    let by_itself = match half.op {
+        HalfRedOp::Add => !half.adds(cx),
+        HalfRedOp::Max | HalfRedOp::Min => !vectors,
+    };
+    if slots.len() == 1 || by_itself {
         for (i, &slot) in slots.iter().enumerate() {
             let x = pieces.elements(cx)[slot as usize];
             let at = cx.b.addr(addr.base, addr.offset + 2 * i as i32);

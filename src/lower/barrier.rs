@@ -17,6 +17,7 @@ use crate::ptx::launch::Awaited;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Addr, Class, Src};
 use crate::ptx::ssa::Value as PtxValue;
+use crate::target::Features;
 
 /// Initialises the kernel's barriers and orders that before everything else, in the block and in its cluster.
 pub fn prologue(cx: &mut LowerCx) -> Result<()> {
@@ -45,7 +46,9 @@ pub fn prologue(cx: &mut LowerCx) -> Result<()> {
                     cx.b.inst(Inst::mbarrier_init(addr, Src::u32(count)));
                 }
             }
-            cx.b.inst(Inst::FenceMbarrierInit {});
+            if cx.kernel.target.has(Features::CLUSTERS) {
+                cx.b.inst(Inst::FenceMbarrierInit {});
+            }
             Ok(())
         })
     })?;
@@ -160,8 +163,7 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
             ArrivesBy::Warps => Some(elect_in_warp(cx)),
         };
         for target in targets {
-            let inst = arrival(cx, target, Src::u32(count), BarrierOrder::RELEASE);
-            cx.b.inst_if(leader, inst);
+            arrive(cx, leader, target, Src::u32(count), BarrierOrder::RELEASE);
         }
         Ok(())
     })
@@ -246,6 +248,47 @@ fn elect_in_warp(cx: &mut LowerCx) -> V {
     cx.b.elect()
 }
 
+/// The group's arrivals, by one lane.
+pub fn arrive_as_one(cx: &mut LowerCx, addr: Addr<V>, count: u32) {
+    let leader = sync_and_elect(cx);
+    let target = (BarrierSpace::Cta, addr);
+    arrive(cx, Some(leader), target, Src::u32(count), BarrierOrder::RELEASE);
+}
+
+/// `count` arrivals of the leader, or of each executing lane.
+fn arrive(cx: &mut LowerCx, leader: Option<V>, target: (BarrierSpace, Addr<V>), count: S, order: BarrierOrder) {
+    let inst = arrival(cx, target, count, order);
+    if !matches!(inst, Inst::MbarrierArrive { .. }) || cx.kernel.target.has(Features::TRANSACTIONS) {
+        cx.b.inst_if(leader, inst);
+        return;
+    }
+    // One arrival ends the phase, if it is the last; all before it do not.
+    let (_, addr) = target;
+    if count != Src::Imm(1) {
+        let before = cx.b.sub(IntType::U32, count, Src::Imm(1));
+        let several = match before {
+            Src::Imm(_) => leader,
+            Src::Reg(_) => {
+                let several = cx.b.setp(Compare::Ne, CompareType::U32, before, Src::Imm(0));
+                let several = match leader {
+                    Some(leader) => cx.b.and(LogicType::Pred, several, leader),
+                    None => several.into(),
+                };
+                Some(cx.b.value(several, Class::Pred))
+            }
+        };
+        let state = PtxValue::NEW;
+        cx.b.inst_if(
+            several,
+            Inst::mbarrier_no_complete(MbarrierOp::Arrive, ArriveSem::Default, state, addr, before),
+        );
+    }
+    cx.b.inst_if(
+        leader,
+        Inst::mbarrier_one(MbarrierOp::Arrive, ArriveSem::Default, BarrierSpace::Cta, addr),
+    );
+}
+
 /// `count` arrivals of each executing lane. Without a scope an arrival at a peer releases to the cluster where its blocks see each other's
 /// stores, as waits acquire.
 fn arrival(
@@ -294,8 +337,7 @@ pub fn lower_counted_arrive(
         Arriving::All => None,
     };
     for target in targets {
-        let inst = arrival(cx, target, count, order);
-        cx.b.inst_if(leader, inst);
+        arrive(cx, leader, target, count, order);
     }
     Ok(())
 }
@@ -341,16 +383,22 @@ fn acquires_from_peers(cx: &LowerCx, barrier: &RefUse) -> bool {
 }
 
 fn wait(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>, parity: S, acquire: Acquire) -> Result<()> {
+    let (ask, sleeps) = match cx.kernel.target.has(Features::TRANSACTIONS) {
+        true => (MbarrierAsk::Try, !cx.waits_poll),
+        false => (MbarrierAsk::Test, false),
+    };
     let Some(limit) = cx.limit else {
         cx.b.inst(Inst::mbarrier_wait(
+            ask,
             acquire,
-            if cx.waits_poll { Suspend::Short } else { Suspend::Long },
+            if sleeps { Suspend::Long } else { Suspend::Short },
             addr,
             parity,
         ));
         return Ok(());
     };
     let ok = cx.b.inst(Inst::mbarrier_wait_for(
+        ask,
         acquire,
         PtxValue::NEW,
         addr,

@@ -11,6 +11,7 @@ use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, Src};
 use crate::ptx::ssa::Value;
+use crate::target::Features;
 
 /// lax's `convert_element_type`.
 pub fn convert(b: &mut Builder, from: DType, to: DType, a: S) -> Result<S> {
@@ -170,7 +171,7 @@ pub fn to_f32(b: &mut Builder, from: DType, a: S) -> Result<S> {
         DType::F32 => a,
         DType::F16 => b.cvt(CvtType::F32, CvtType::F16, CvtRound::None, a),
         DType::BF16 => b.pack16(Src::Imm(0), a),
-        DType::F8E4M3FN | DType::F8E5M2 => {
+        DType::F8E4M3FN | DType::F8E5M2 if b.has(Features::FP8) => {
             let from = if from == DType::F8E5M2 {
                 Pair8::E5M2x2
             } else {
@@ -203,7 +204,7 @@ pub fn from_f32(b: &mut Builder, to: DType, a: S) -> Result<S> {
         DType::F32 => a,
         DType::F16 => b.cvt(CvtType::F16, CvtType::F32, CvtRound::Rn, a),
         DType::BF16 => b.cvt(CvtType::BF16, CvtType::F32, CvtRound::Rn, a),
-        DType::F8E4M3FN | DType::F8E5M2 => {
+        DType::F8E4M3FN | DType::F8E5M2 if b.has(Features::FP8) => {
             let pair = fp8_pair(b, to, a, Src::Imm(0));
             b.field(pair, 0, 8, false)
         }
@@ -241,7 +242,7 @@ pub fn fp8_pair(b: &mut Builder, to: DType, low: S, high: S) -> S {
     word
 }
 
-/// A narrow float that the machine does not have: sign, exponent and mantissa bits.
+/// A narrow float that the machine does not convert: sign, exponent and mantissa bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Small {
     exponent: u32,
@@ -259,6 +260,8 @@ enum Special {
     UnsignedZero,
     /// As in IEEE: the largest exponent is infinity and NaN.
     Ieee,
+    /// NaN is all ones, and what is too large; there is no infinity.
+    AllOnes,
 }
 
 impl Small {
@@ -272,6 +275,8 @@ impl Small {
             DType::F8E5M2FNUZ => (5, 2, 16, Special::UnsignedZero),
             DType::F8E3M4 => (3, 4, 3, Special::Ieee),
             DType::F8E4M3 => (4, 3, 7, Special::Ieee),
+            DType::F8E5M2 => (5, 2, 15, Special::Ieee),
+            DType::F8E4M3FN => (4, 3, 7, Special::AllOnes),
             _ => return None,
         };
         Some(Small {
@@ -306,6 +311,11 @@ impl Small {
                 let is_inf = b.setp(Compare::Eq, CompareType::U32, magnitude, Src::u32(inf));
                 x = b.pick(Class::B32, is_inf, Src::u32(0x7f80_0000), x);
                 let is_nan = b.setp(Compare::Hi, CompareType::U32, magnitude, Src::u32(inf));
+                x = b.pick(Class::B32, is_nan, nan, x);
+            }
+            Special::AllOnes => {
+                let ones = (1u32 << (self.width() - 1)) - 1;
+                let is_nan = b.setp(Compare::Eq, CompareType::U32, magnitude, Src::u32(ones));
                 x = b.pick(Class::B32, is_nan, nan, x);
             }
         }
@@ -352,6 +362,11 @@ impl Small {
                 code = b.min(IntType::S32, code, Src::u32(inf));
                 let quiet = inf | 1 << (self.mantissa - 1);
                 code = b.pick(Class::B32, nan_input, Src::u32(quiet), code);
+                b.or(LogicType::B32, code, sign)
+            }
+            // What is too large, and infinity, is the largest code, which is NaN; the bits of a NaN are larger still.
+            Special::AllOnes => {
+                code = b.min(IntType::S32, code, Src::u32(all));
                 b.or(LogicType::B32, code, sign)
             }
         }

@@ -14,6 +14,7 @@ use crate::ptx::inst::Inst;
 use crate::ptx::modifier::*;
 use crate::ptx::operand::{Class, Src};
 use crate::ptx::ssa::Value;
+use crate::target::Features;
 
 /// The `lop3` table of `a & b ^ c`.
 const AND_XOR: i64 = 0xf0 & 0xcc ^ 0xaa;
@@ -38,7 +39,7 @@ pub fn run(cx: &mut LowerCx, x: &ArrayRegs, to: DType) -> Option<ArrayRegs> {
         (DType::I4 | DType::U4 | DType::I8 | DType::U8, DType::F16 | DType::BF16) => {
             Some(integers_to_halves(&mut cx.b, x, to))
         }
-        (DType::F8E4M3FN | DType::F8E5M2, DType::F16) => Some(fp8_to_f16(&mut cx.b, x)),
+        (DType::F8E4M3FN | DType::F8E5M2, DType::F16) if cx.b.has(Features::FP8) => Some(fp8_to_f16(&mut cx.b, x)),
         (_, DType::F32) => to_f32(cx, x),
         (DType::F32, _) => from_f32(&mut cx.b, &x.regs, to),
         (_, DType::F16 | DType::BF16 | DType::F8E4M3FN | DType::F8E5M2) => match to_f32(cx, x) {
@@ -90,7 +91,7 @@ fn to_f32(cx: &mut LowerCx, x: &ArrayRegs) -> Option<Vec<S>> {
             })
             .collect(),
         DType::F16 => halves_to_f32(cx, x.clone()),
-        DType::F8E4M3FN | DType::F8E5M2 => {
+        DType::F8E4M3FN | DType::F8E5M2 if cx.b.has(Features::FP8) => {
             let halves = ArrayRegs {
                 dtype: DType::F16,
                 layout: x.layout.clone(),
@@ -114,7 +115,7 @@ fn from_f32(b: &mut Builder, x: &[S], to: DType) -> Option<Vec<S>> {
     let to_pair = match to {
         DType::F16 => Pair16::F16x2,
         DType::BF16 => Pair16::BF16x2,
-        DType::F8E4M3FN | DType::F8E5M2 => return Some(from_f32_to_fp8(b, x, to)),
+        DType::F8E4M3FN | DType::F8E5M2 if b.has(Features::FP8) => return Some(from_f32_to_fp8(b, x, to)),
         _ => return None,
     };
     let pairs = x.chunks(2);

@@ -110,7 +110,7 @@ impl<'a> LowerCx<'a> {
             plan,
             exchanges,
             accesses,
-            b: Builder::new(),
+            b: Builder::new().for_machine(kernel.target.features, super::substitute::run),
             env: SecondaryMap::new(),
             group: kernel.regions[kernel.body].group,
             feeding: None,

@@ -158,6 +158,6 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
             barrier,
             atomic,
         } => memory::lower_async_store(cx, op, dst, *value, barrier, *atomic),
-        OpKind::WaitGmemToSmem { .. } => Err(cx.unexpected(op)),
+        OpKind::WaitGmemToSmem { n } => tma::lower_wait_gmem_to_smem(cx, *n),
     }
 }

@@ -26,8 +26,9 @@ use crate::error::Result;
 use crate::kernel_ir::{Group, Kernel, OpKind};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{Awaited, GaveUp};
-use crate::ptx::modifier::{Drain, EndsWith, LeftRegisters, LogicType};
+use crate::ptx::modifier::{Drain, EndsWith, LeftCopies, LeftRegisters, LogicType, MbarrierAsk};
 use crate::ptx::operand::Src;
+use crate::target::Features;
 
 /// What a kernel has for waits with a limit.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,14 @@ pub fn end(cx: &mut LowerCx) {
         cx.b.inst(Inst::give_up_end(
             i64::from(128 * cx.kernel.num_warpgroups),
             left_registers(cx.kernel),
+            match cx.kernel.target.has(Features::BULK_COPIES) {
+                true => LeftCopies::Bulk,
+                false => LeftCopies::Nothing,
+            },
+            match cx.kernel.target.has(Features::TRANSACTIONS) {
+                true => MbarrierAsk::Try,
+                false => MbarrierAsk::Test,
+            },
             if cx.kernel.cluster_size() > 1 {
                 EndsWith::Cluster
             } else {
@@ -90,7 +99,10 @@ pub fn drain(kernel: &Kernel) -> Drain {
         // A text may issue some, too.
         found |= kind.is_product() || matches!(kind, OpKind::InlinePtx { .. });
     });
-    if found { Drain::Products } else { Drain::Nothing }
+    match found && kernel.target.has(Features::WGMMA) {
+        true => Drain::Products,
+        false => Drain::Nothing,
+    }
 }
 
 fn left_registers(kernel: &Kernel) -> LeftRegisters {

@@ -1,11 +1,11 @@
-//! Bulk and tensor copies.
+//! Copies: bulk and tensor copies here, others by [threads](super::copy_by_threads).
 //!
 //! One thread issues: the elected lane of the warpgroup's first warp (of the warp, in warp regions), always the same, so that
 //! a copy and the commit of its group are the same thread's. Commits of groups and waits for stores are executed by every thread
 //! and mean something in the one that issued.
 use super::cx::LowerCx;
 use super::emit::{S, V};
-use super::{barrier, exchange, memory, view};
+use super::{barrier, copy_by_threads, exchange, memory, view};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
@@ -49,6 +49,11 @@ fn tensor(
         Place::Peer { device } => exchange::tensor_map(cx, device, &spec)?,
         Place::Here | Place::Cluster { .. } | Place::Multicast { .. } => cx.tensor_map(spec),
     };
+    Ok((map, coordinates(cx, plan, oob, direction)?))
+}
+
+/// The coordinates of a copy's first box.
+pub fn coordinates(cx: &mut LowerCx, plan: &TensorPlan, oob: OutOfBounds, direction: Direction) -> Result<Vec<S>> {
     let mut coords = vec![];
     for (k, affine) in plan.coords.iter().enumerate() {
         if oob == OutOfBounds::Ignored {
@@ -72,7 +77,7 @@ fn tensor(
         }
         coords.push(at);
     }
-    Ok((map, coords))
+    Ok(coords)
 }
 
 /// What the tensor map of a copy is over.
@@ -115,7 +120,7 @@ fn coordinate(cx: &mut LowerCx, a: &Affine, (extent, outside): (u64, i32), last:
 }
 
 /// The least and the largest number that a coordinate may be; none if its quotients are not known to be those of 32 bits.
-fn bounds(cx: &LowerCx, a: &Affine) -> Option<(i128, i128)> {
+pub fn bounds(cx: &LowerCx, a: &Affine) -> Option<(i128, i128)> {
     let (mut lo, mut hi) = (i128::from(a.constant), i128::from(a.constant));
     for t in &a.terms {
         let facts = cx.kernel.facts(value_of(t.value));
@@ -195,7 +200,7 @@ fn saturated(cx: &mut LowerCx, a: &Affine, outside: i32, copied: u64) -> Result<
 }
 
 /// The global address that a bulk copy starts at.
-fn gmem_address(cx: &mut LowerCx, gmem: &RefUse, a: &Affine) -> Result<Addr<V>> {
+pub fn gmem_address(cx: &mut LowerCx, gmem: &RefUse, a: &Affine) -> Result<Addr<V>> {
     let mut at: S = exchange::buffer_start(cx, gmem)?;
     let size = memory::size(cx, gmem);
     for t in &a.terms {
@@ -294,13 +299,17 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
         collective_axes,
         leader_tracked: None,
         oob,
+        by_threads,
         predicate,
     } = &cx.kernel.ops[op].kind
     else {
         return Err(cx.unexpected(op));
     };
-    let bar = barrier.as_ref().ok_or_else(|| cx.unexpected(op))?;
     let oob = out_of_bounds(*oob);
+    let bar = match barrier {
+        Some(bar) if !by_threads => bar,
+        _ => return load_by_threads(cx, op, (src, oob), (dst, barrier.as_ref()), *predicate),
+    };
     let sharing = sharing(cx, collective_axes)?;
     // Nothing to copy: its completion is signalled all the same.
     let planned = start(cx, op, dst)?;
@@ -358,6 +367,40 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
             cx.if_then(p, issue)
         }),
     }
+}
+
+/// The same by all threads of the group.
+fn load_by_threads(
+    cx: &mut LowerCx,
+    op: Op,
+    (gmem, oob): (&RefUse, OutOfBounds),
+    (smem, barrier): (&RefUse, Option<&RefUse>),
+    predicate: Option<Value>,
+) -> Result<()> {
+    let predicate = match predicate {
+        Some(p) => cx.scalar(p)?,
+        None => Src::Imm(1),
+    };
+    check_copied(cx, gmem, smem, oob, Some(predicate))?;
+    let issue = |cx: &mut LowerCx| match start(cx, op, smem)? {
+        Some((smem, plan)) => copy_by_threads::load(cx, &copy_by_threads::Copy { gmem, oob, smem, plan }),
+        None => Ok(()),
+    };
+    let Some(barrier) = barrier else {
+        cx.if_then(predicate, issue)?;
+        cx.b.inst(Inst::CopyCommit {});
+        return Ok(());
+    };
+    let bar = barrier::address(cx, barrier)?;
+    let by = cx.plan.arrivals.by[barrier.alloc];
+    if cx.kernel.semantics.false_predicate_suppresses_arrival {
+        return cx.if_then(predicate, |cx| {
+            issue(cx)?;
+            copy_by_threads::arrive(cx, bar, by)
+        });
+    }
+    cx.if_then(predicate, issue)?;
+    copy_by_threads::arrive(cx, bar, by)
 }
 
 /// An instruction, and when it is executed; none: always.
@@ -443,11 +486,26 @@ pub fn lower_copy_smem_to_gmem(cx: &mut LowerCx, op: Op) -> Result<()> {
         dst,
         reduction,
         commit_group,
+        by_threads,
         predicate,
     } = &cx.kernel.ops[op].kind
     else {
         return Err(cx.unexpected(op));
     };
+    if *by_threads {
+        let predicate = match predicate {
+            Some(p) => cx.scalar(*p)?,
+            None => Src::Imm(1),
+        };
+        check_copied(cx, dst, src, OutOfBounds::Zeros, Some(predicate))?;
+        return cx.if_then(predicate, |cx| match start(cx, op, src)? {
+            Some((smem, plan)) => {
+                let (gmem, oob) = (dst, OutOfBounds::Zeros);
+                copy_by_threads::store(cx, &copy_by_threads::Copy { gmem, oob, smem, plan }, *reduction)
+            }
+            None => Ok(()),
+        });
+    }
     let planned = start(cx, op, src)?;
     let reduction = reduction.map(|r| match r {
         CopyReduction::Add => TensorRed::Add,
@@ -517,6 +575,16 @@ pub fn lower_wait_smem_to_gmem(cx: &mut LowerCx, _op: Op, n: u32, scope: WaitSco
     // Fewer pending ones are right too.
     let n = i64::from(n).min(MAX_PENDING_BULK_GROUPS);
     cx.b.inst(Inst::BulkWait { what, n });
+    Ok(())
+}
+
+/// The group's copies without a barrier have come, but for those of the last `n` groups, and all see them.
+pub fn lower_wait_gmem_to_smem(cx: &mut LowerCx, n: u32) -> Result<()> {
+    cx.b.inst(match n {
+        0 => Inst::CopyWaitAll {},
+        _ => Inst::CopyWait { n: n.into() },
+    });
+    cx.sync_group();
     Ok(())
 }
 

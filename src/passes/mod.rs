@@ -37,6 +37,7 @@ pub const PHASES: &[Phase] = &[
               never taken are gone before anything in them is refused",
         passes: &[
             ("check_launch", legality::launch::run),
+            ("adapt_to_machine", adapt_to_machine::run),
             ("move_transforms", move_transforms::run),
             ("simplify", simplify::run),
         ],

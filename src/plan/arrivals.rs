@@ -66,10 +66,14 @@ pub struct Arrivals {
 }
 
 pub fn find(kernel: &Kernel) -> Result<Arrivals> {
-    let loads_limit = intensity::limit(kernel) == Limit::Loads;
+    let by_threads = barriers_of_threads(kernel);
+    let loads_limit = by_threads.is_empty() && intensity::limit(kernel) == Limit::Loads;
     let mut out = Arrivals::default();
     let by_hand = kernel.barriers_by_hand();
     choose_arrivals(kernel, loads_limit, &mut out);
+    for alloc in by_threads {
+        out.by[alloc] = ArrivesBy::Lanes;
+    }
     // Where the author counts, an arrival of a warpgroup is one, and copies do not count what the author announces.
     for alloc in kernel.allocs.keys().filter(|alloc| by_hand[*alloc]) {
         if out.by[alloc] != ArrivesBy::Copies {
@@ -116,6 +120,22 @@ pub fn find(kernel: &Kernel) -> Result<Arrivals> {
             })?;
     }
     Ok(out)
+}
+
+/// Those at which threads arrive for what they copy themselves.
+fn barriers_of_threads(kernel: &Kernel) -> Vec<Alloc> {
+    let mut found = vec![];
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::CopyGmemToSmem {
+            barrier: Some(barrier),
+            by_threads: true,
+            ..
+        } = &kernel.ops[op].kind
+        {
+            found.push(barrier.alloc);
+        }
+    });
+    found
 }
 
 /// Copies expect no bytes at barriers at which the author does.
@@ -280,6 +300,7 @@ mod tests {
         let copy = |b: &mut KernelBuilder, i: usize| {
             let other = but == But::OtherBarrier && i == 1;
             let kind = OpKind::CopyGmemToSmem {
+                by_threads: false,
                 src: b.whole(inputs[i]),
                 dst: b.whole(slots[i]),
                 barrier: Some(at(b, full, other.into())),

@@ -84,7 +84,10 @@ impl Finder<'_> {
             Class::Memory => {
                 // What no thread writes is the same in every warp.
                 matches!(&data.kind, OpKind::Load { src } if kernel.is_input(src.alloc))
-                    || matches!(data.kind, OpKind::CopyGmemToSmem { .. } | OpKind::Prefetch { .. })
+                    || matches!(
+                        data.kind,
+                        OpKind::CopyGmemToSmem { by_threads: false, .. } | OpKind::Prefetch { .. }
+                    )
             }
             Class::Synchronisation => {
                 let orders = |barrier: &RefUse| {
@@ -167,6 +170,7 @@ mod tests {
                 let next = b.op(wait, std::slice::from_ref(&word));
                 let (src, dst) = (b.whole(x), b.whole(tile));
                 let copy = OpKind::CopyGmemToSmem {
+                    by_threads: false,
                     src,
                     dst,
                     barrier: Some(barrier),

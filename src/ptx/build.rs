@@ -28,6 +28,7 @@ use super::simplify::{self, Facts, Simplified};
 use super::ssa::*;
 use super::uniformity::{Derived, derive};
 use crate::error::Loc;
+use crate::target::Features;
 use cranelift_entity::SecondaryMap;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::{SmallVec, smallvec};
@@ -36,6 +37,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What helpers take and return: a value or a constant.
 pub type Operand = Src<Value>;
+/// Emits others that define the same, if there are any.
+pub type Substitute = fn(&mut Builder, &Inst<Value>) -> Option<SmallVec<[Value; 4]>>;
 
 /// Where a value is defined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -117,6 +120,9 @@ pub struct Builder {
     rounding: Rounding,
     guard: Option<(Value, Negated)>,
     functions: Box<dyn ConstantFunctions>,
+    /// What the machine has, and what stands for an instruction that needs more.
+    features: Features,
+    substitute: Substitute,
     /// Ops go to the prologue.
     in_prologue: bool,
     warp: Option<Value>,
@@ -227,6 +233,8 @@ impl Builder {
             rounding: Rounding::default(),
             guard: None,
             functions: Box::new(NoFunctions),
+            features: Features::all(),
+            substitute: |_, _| None,
             in_prologue: false,
             warp: None,
             warpgroup: None,
@@ -239,6 +247,18 @@ impl Builder {
     pub fn with_functions(mut self, functions: Box<dyn ConstantFunctions>) -> Builder {
         self.functions = functions;
         self
+    }
+
+    /// For a machine that has these parts alone.
+    pub fn for_machine(mut self, features: Features, substitute: Substitute) -> Builder {
+        self.features = features;
+        self.substitute = substitute;
+        self
+    }
+
+    /// Whether the machine has all of these parts.
+    pub fn has(&self, features: Features) -> bool {
+        self.features.contains(features)
     }
 
     /// The kernel. Every region must be closed.
@@ -339,6 +359,11 @@ impl Builder {
     /// Appends an instruction whose definitions are [`Value::NEW`] (fresh values) and gives those values back.
     /// Pure ones with one definition are better handed to [`Builder::emit`].
     pub fn inst(&mut self, inst: Inst<Value>) -> SmallVec<[Value; 4]> {
+        if !self.has(inst.requires().features)
+            && let Some(made) = (self.substitute)(self, &inst)
+        {
+            return made;
+        }
         let uniform = match derive(&inst, |v| self.ssa.values[v].uniform) {
             Derived::Known(u) | Derived::Claim(u) => u,
         };

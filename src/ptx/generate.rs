@@ -244,6 +244,8 @@ pub fn legal_instances(row: usize, immediates: bool) -> Vec<Inst<Reg>> {
 pub mod tests {
     use super::super::print::write_inst;
     use super::*;
+    use crate::target::{MACHINES, Machine};
+    use rayon::prelude::*;
     use std::fmt::Write;
     use std::process::Command;
 
@@ -271,43 +273,42 @@ pub mod tests {
         }
     }
 
-    /// Every legal combination, in one module per ISA version that it claims to need.
-    #[test]
-    fn ptxas_accepts_every_legal_instance() {
-        let Some(ptxas) = ptxas() else {
-            eprintln!("SKIPPED: no ptxas; set SMALT_PTXAS");
-            return;
-        };
-        let mut modules: std::collections::BTreeMap<u16, Vec<String>> = Default::default();
-        for row in 0..ROWS.len() {
-            for inst in legal_instances(row, true)
-                .into_iter()
-                .chain(legal_instances(row, false))
-            {
-                let mut text = String::new();
-                write_inst(&mut text, &inst);
-                // Where a warp leaves to is in another row's text.
-                if text.contains("smalt_leaves") {
-                    let to = if text.contains("smalt_leaves:") {
-                        ""
-                    } else {
-                        "smalt_leaves:\n"
-                    };
-                    text = format!("{{\n{text}\n{to}bar.warp.sync 0xffffffff;\n}}");
-                }
-                modules.entry(inst.requires().isa).or_default().push(text);
-            }
+    /// One instance in PTX.
+    fn text_of(inst: &Inst<Reg>) -> String {
+        let mut text = String::new();
+        write_inst(&mut text, inst);
+        // Where a warp leaves to is in another row's text.
+        if text.contains("smalt_leaves") {
+            let to = match text.contains("smalt_leaves:") {
+                true => "",
+                false => "smalt_leaves:\n",
+            };
+            text = format!("{{\n{text}\n{to}bar.warp.sync 0xffffffff;\n}}");
         }
+        text
+    }
+
+    /// Which of the texts the assembler takes, with its message where it does not.
+    fn refused(
+        ptxas: &std::path::Path,
+        target: &str,
+        isa: u16,
+        texts: &[&str],
+    ) -> std::collections::BTreeMap<usize, String> {
         let dir = tempfile::tempdir().unwrap();
-        let mut total = 0;
-        for (isa, texts) in &modules {
+        let file = dir.path().join("rows.ptx");
+        let mut refused = std::collections::BTreeMap::new();
+        // It tells of a few dozen, then no more.
+        loop {
             let mut ptx = format!(
-                ".version {}.{}\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 smalt_smem[];\n",
+                ".version {}.{}\n.target {target}\n.address_size 64\n.extern .shared .align 1024 .b8 smalt_smem[];\n",
                 isa / 10,
                 isa % 10
             );
-            // ptxas dies of one function with thousands of unrelated instructions.
-            for (k, texts) in texts.chunks(100).enumerate() {
+            let (mut line_of, mut line, mut counted) = (vec![], 0, 0);
+            let left: Vec<usize> = (0..texts.len()).filter(|i| !refused.contains_key(i)).collect();
+            // It dies of one function with thousands of unrelated instructions.
+            for (k, some) in left.chunks(100).enumerate() {
                 let _ = writeln!(
                     ptx,
                     ".visible .entry kernel{k}(.param .align 64 .b8 smalt_p0[128])\n.maxntid 128, 1, 1\n\
@@ -317,34 +318,88 @@ pub mod tests {
                 for class in Class::ALL {
                     let _ = writeln!(ptx, ".reg {} %{}<{REGISTERS}>;", class.ptx_type(), class.prefix());
                 }
-                for text in texts {
-                    ptx.push_str(text);
+                line += ptx[counted..].matches('\n').count();
+                for &i in some {
+                    line_of.push((line + 1, i));
+                    line += texts[i].matches('\n').count() + 1;
+                    ptx.push_str(texts[i]);
                     ptx.push('\n');
                 }
+                counted = ptx.len();
                 ptx.push_str("ret;\n}\n");
             }
-            total += texts.len();
-            let file = dir.path().join(format!("rows_{isa}.ptx"));
             std::fs::write(&file, &ptx).unwrap();
-            let out = Command::new(&ptxas)
-                .args(["-arch=sm_90a", "--opt-level=0", "-o"])
+            let out = Command::new(ptxas)
+                .arg(format!("-arch={target}"))
+                .args(["--opt-level=0", "-o"])
                 .arg(dir.path().join("rows.cubin"))
                 .arg(&file)
                 .output()
                 .unwrap();
-            if !out.status.success() {
-                let log = String::from_utf8_lossy(&out.stderr);
-                let lines: Vec<&str> = ptx.lines().collect();
-                let mut report = String::new();
-                for line in log.lines().filter(|l| l.contains("error")).take(20) {
-                    let number = line.split("line ").nth(1).and_then(|t| t.split(';').next());
-                    let at = number.and_then(|n| n.trim().parse::<usize>().ok()).unwrap_or(1);
-                    let _ = writeln!(report, "{line}\n    {}", lines.get(at - 1).unwrap_or(&""));
+            let log = String::from_utf8_lossy(&out.stderr);
+            let before = refused.len();
+            for line in log.lines().filter(|l| l.contains("error")) {
+                let number = line.split("line ").nth(1).and_then(|t| t.split(';').next());
+                let Some(number) = number.and_then(|n| n.trim().parse::<usize>().ok()) else {
+                    continue;
+                };
+                if let Some((_, i)) = line_of.iter().rev().find(|(start, _)| *start <= number) {
+                    refused.entry(*i).or_insert_with(|| line.to_owned());
                 }
-                let rest: Vec<&str> = log.lines().filter(|l| !l.contains("info ")).take(3).collect();
-                panic!("PTX ISA {isa}:\n{report}{}", rest.join("\n"));
+            }
+            if out.status.success() {
+                return refused;
+            }
+            assert!(refused.len() > before, "{target}, PTX ISA {isa}: {log}");
+        }
+    }
+
+    /// Every legal combination, for every machine, in one module per ISA version that it claims to need: the assembler takes exactly what the
+    /// machine has the parts for.
+    #[test]
+    fn machines_have_what_ptxas_accepts() {
+        let Some(ptxas) = ptxas() else {
+            eprintln!("SKIPPED: no ptxas; set SMALT_PTXAS");
+            return;
+        };
+        let mut by_isa: std::collections::BTreeMap<u16, Vec<(Inst<Reg>, String)>> = Default::default();
+        for row in 0..ROWS.len() {
+            for inst in legal_instances(row, true)
+                .into_iter()
+                .chain(legal_instances(row, false))
+            {
+                let text = text_of(&inst);
+                by_isa.entry(inst.requires().isa).or_default().push((inst, text));
             }
         }
-        println!("{total} instances assembled");
+        let of_machine = |machine: &Machine| {
+            let mut wrong: std::collections::BTreeMap<String, (usize, String)> = Default::default();
+            let mut modules: std::collections::BTreeMap<u16, Vec<&(Inst<Reg>, String)>> = Default::default();
+            for (isa, some) in &by_isa {
+                modules.entry((*isa).max(machine.isa)).or_default().extend(some);
+            }
+            for (isa, some) in modules {
+                let texts: Vec<&str> = some.iter().map(|(_, text)| text.as_str()).collect();
+                let refused = refused(&ptxas, machine.name, isa, &texts);
+                for (i, (inst, text)) in some.iter().enumerate() {
+                    let lacks = inst.requires().features.difference(machine.features);
+                    let what = match (lacks.is_empty(), refused.get(&i)) {
+                        (true, Some(message)) => format!("refused: {}", message.split("error").nth(1).unwrap_or("")),
+                        (false, None) => format!("taken, though it lacks {lacks}"),
+                        _ => continue,
+                    };
+                    let key = format!("{} {}", machine.name, ROWS[inst.row()].name);
+                    let one = wrong.entry(key).or_insert((0, format!("{text}  {what}")));
+                    one.0 += 1;
+                }
+            }
+            wrong
+        };
+        let wrong: Vec<_> = MACHINES.par_iter().flat_map_iter(of_machine).collect();
+        let report: Vec<String> = wrong
+            .iter()
+            .map(|(key, (n, first))| format!("{key}: {n}, e.g. {first}"))
+            .collect();
+        assert!(report.is_empty(), "{}", report.join("\n"));
     }
 }

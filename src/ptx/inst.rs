@@ -1,6 +1,7 @@
 //! What the instruction table yields: the enum, its fields, the renaming, requirements and effects.
 use super::modifier::*;
 use super::operand::*;
+use crate::target::Features;
 use std::sync::Arc;
 
 bitflags::bitflags! {
@@ -37,29 +38,71 @@ impl Effects {
     }
 }
 
-/// The lowest PTX ISA (80 = 8.0) and compute capability (90 = sm_90a) that an instruction needs.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+/// The lowest PTX ISA (80 = 8.0) that an instruction needs, and the parts of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Requirement {
     pub isa: u16,
-    pub sm: u16,
+    pub features: Features,
+}
+
+impl Requirement {
+    /// These parts, too.
+    const fn on(self, features: Features) -> Requirement {
+        Requirement {
+            isa: self.isa,
+            features: self.features.union(features),
+        }
+    }
+    /// These parts, too, if it is so.
+    const fn on_if(self, condition: bool, features: Features) -> Requirement {
+        if condition { self.on(features) } else { self }
+    }
 }
 
 const PURE: Effects = Effects::PURE;
 
-/// PTX 8.0 and sm_90a: smalt's floor.
+/// PTX 8.0: smalt's floor. Of machines, sm_80 is.
 const fn base() -> Requirement {
     isa(80)
 }
 const fn isa(isa: u16) -> Requirement {
-    Requirement { isa, sm: 90 }
+    Requirement {
+        isa,
+        features: Features::empty(),
+    }
 }
-/// bf16 add/sub/mul came with PTX 7.8, below the floor.
-const fn float_arith(_ty: FloatType) -> Requirement {
-    base()
+/// What these parts need, all of which came by PTX 8.0.
+const fn on(features: Features) -> Requirement {
+    base().on(features)
 }
-/// Conversions of bf16 to and from types other than f32 came with PTX 7.8 on sm_90, below the floor.
-const fn cvt_requires(_to: CvtType, _from: CvtType) -> Requirement {
-    base()
+/// Sums, differences and products.
+const fn bf16_arithmetic(ty: FloatType) -> Requirement {
+    base().on_if(matches!(ty, FloatType::BF16 | FloatType::BF16x2), Features::BF16)
+}
+/// bf16 is converted from and to f32 everywhere; to f32 subnormals and all.
+const fn cvt_requires(ftz: Ftz, to: CvtType, from: CvtType) -> Requirement {
+    let is_bf16 = matches!(to, CvtType::BF16) || matches!(from, CvtType::BF16);
+    let is_f32 = match (to, from) {
+        (CvtType::BF16, CvtType::F32) => true,
+        (CvtType::F32, CvtType::BF16) => matches!(ftz, Ftz::No),
+        _ => false,
+    };
+    base().on_if(is_bf16 && !is_f32, Features::BF16)
+}
+const fn mufu16_requires(op: Unary16) -> Requirement {
+    base().on_if(
+        matches!(
+            op,
+            Unary16::Ex2BF16 | Unary16::Ex2BF16x2 | Unary16::TanhBF16 | Unary16::TanhBF16x2
+        ),
+        Features::BF16,
+    )
+}
+const fn compares(ty: CompareType) -> Requirement {
+    base().on_if(matches!(ty, CompareType::BF16), Features::BF16)
+}
+const fn atomic(ty: AtomType) -> Requirement {
+    base().on_if(matches!(ty, AtomType::BF16 | AtomType::BF16x2), Features::BF16_ATOMICS)
 }
 /// One-directional fences came with PTX 8.6.
 const fn fence_requires(sem: FenceSem) -> Requirement {
@@ -93,40 +136,48 @@ const fn mma_requires(shape: MmaShape, ty: MmaTypes) -> Requirement {
     if !ty.is_fp8() {
         base()
     } else if shape.depth() == 32 && ty.accumulator_bits() == 32 {
-        isa(84)
+        isa(84).on(Features::FP8)
     } else {
-        isa(87)
+        isa(87).on(Features::FP8)
     }
 }
 /// Ordered metadata came with PTX 8.5.
 const fn mma_sparse_requires(order: MetadataOrder, ty: MmaTypes) -> Requirement {
     match order {
-        MetadataOrder::Ordered => isa(85),
-        MetadataOrder::Any if ty.is_fp8() => isa(84),
+        MetadataOrder::Ordered => isa(85).on_if(ty.is_fp8(), Features::FP8),
+        MetadataOrder::Any if ty.is_fp8() => isa(84).on(Features::FP8),
         MetadataOrder::Any => base(),
     }
 }
 const fn proxy_fence_requires(proxy: ProxyFence) -> Requirement {
     match proxy {
-        ProxyFence::Async
-        | ProxyFence::AsyncGlobal
-        | ProxyFence::AsyncSharedCta
-        | ProxyFence::AsyncSharedCluster
-        | ProxyFence::Alias => base(),
-        ProxyFence::AsyncGenericAcquireCluster | ProxyFence::AsyncGenericReleaseCluster => isa(86),
+        ProxyFence::Async | ProxyFence::AsyncGlobal | ProxyFence::AsyncSharedCta | ProxyFence::AsyncSharedCluster => {
+            on(Features::BULK_COPIES)
+        }
+        ProxyFence::Alias => base(),
+        ProxyFence::AsyncGenericAcquireCluster | ProxyFence::AsyncGenericReleaseCluster => {
+            isa(86).on(Features::BULK_COPIES)
+        }
     }
 }
 /// Arrivals and waits that order nothing came with PTX 8.6.
 const fn arrive_requires(sem: ArriveSem) -> Requirement {
     match sem {
         ArriveSem::Default | ArriveSem::ReleaseCta | ArriveSem::ReleaseCluster => base(),
-        ArriveSem::RelaxedCta | ArriveSem::RelaxedCluster => isa(86),
+        ArriveSem::RelaxedCta | ArriveSem::RelaxedCluster => isa(86).on(Features::TRANSACTIONS),
     }
 }
 const fn ask_requires(sem: AskSem) -> Requirement {
     match sem {
         AskSem::Default | AskSem::AcquireCta | AskSem::AcquireCluster => base(),
-        AskSem::RelaxedCta | AskSem::RelaxedCluster => isa(86),
+        AskSem::RelaxedCta | AskSem::RelaxedCluster => isa(86).on(Features::TRANSACTIONS),
+    }
+}
+/// `test_wait` does not sleep, and is everywhere.
+const fn asking(ask: MbarrierAsk) -> Features {
+    match ask {
+        MbarrierAsk::Test => Features::empty(),
+        MbarrierAsk::Try => Features::TRANSACTIONS,
     }
 }
 const fn special32(reg: SpecialReg32) -> Effects {
@@ -138,7 +189,7 @@ const fn special32(reg: SpecialReg32) -> Effects {
 const fn wait_requires(acquire: Acquire) -> Requirement {
     match acquire {
         Acquire::Cta | Acquire::Cluster => base(),
-        Acquire::RelaxedCta | Acquire::RelaxedCluster => isa(86),
+        Acquire::RelaxedCta | Acquire::RelaxedCluster => isa(86).on(Features::TRANSACTIONS),
     }
 }
 pub const fn wide_slot(ty: WideType) -> Slot {
@@ -253,6 +304,15 @@ macro_rules! field_type {
     (defs $t:tt, $R:ty) => { Regs<$R> };
     (srcs $t:tt, $R:ty) => { Srcs<$R> };
     (tied $t:tt, $R:ty) => { Tied<$R> };
+}
+/// What a modifier needs by itself.
+macro_rules! field_features {
+    (modifier $t:tt, $e:expr) => {
+        $e.features()
+    };
+    ($kind:ident $t:tt, $e:expr) => {
+        Features::empty()
+    };
 }
 macro_rules! as_field {
     (modifier $t:tt, $e:expr) => {
@@ -615,7 +675,9 @@ macro_rules! define_instructions {
 
             /// The PTX ISA and architecture that this form with these modifiers needs.
             pub fn requires(&self) -> Requirement {
-                match self { $( Inst::$variant { $( $field ),* } => $requires ),* }
+                match self {
+                    $( Inst::$variant { $( $field ),* } => ($requires)$(.on(field_features!($kind $arg, $field)))* ),*
+                }
             }
 
             /// The same instruction over other registers.

@@ -35,6 +35,7 @@ pub mod parse;
 mod permute;
 pub mod print;
 mod print_ssa;
+pub mod requirements;
 pub mod settle_operands;
 pub mod simplify;
 pub mod ssa;

@@ -3,11 +3,14 @@
 //! An optional modifier's text starts with its dot (`""` when absent); a mandatory one has none (the row's syntax
 //! writes the dot).
 use super::operand::Slot;
+use crate::target::Features;
 
 /// A modifier: text and back.
 pub trait Modifier: Copy + Sized + 'static {
     const ALL: &'static [Self];
     fn text(self) -> &'static str;
+    /// What a machine must have for it, whatever the instruction.
+    fn features(self) -> Features;
     /// The longest member whose text starts `input`, and how many bytes it took.
     fn parse_prefix(input: &str) -> Option<(Self, usize)> {
         Self::ALL
@@ -18,6 +21,41 @@ pub trait Modifier: Copy + Sized + 'static {
     }
 }
 
+/// The parts of a machine that a text names.
+const fn named(text: &str) -> Features {
+    let mut named = Features::empty();
+    if contains(text, b"cluster") {
+        named = named.union(Features::CLUSTERS);
+    }
+    if contains(text, b"wgmma") {
+        named = named.union(Features::WGMMA);
+    }
+    if contains(text, b"setmaxnreg") {
+        named = named.union(Features::SET_MAX_REG);
+    }
+    if contains(text, b"cp.async.bulk") {
+        named = named.union(Features::BULK_COPIES);
+    }
+    named
+}
+
+/// Whether `part` is in `text`.
+const fn contains(text: &str, part: &[u8]) -> bool {
+    let text = text.as_bytes();
+    let mut at = 0;
+    while at + part.len() <= text.len() {
+        let mut equal = 0;
+        while equal < part.len() && text[at + equal] == part[equal] {
+            equal += 1;
+        }
+        if equal == part.len() {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
 macro_rules! modifiers {
     ($( $(#[$doc:meta])* $name:ident { $( $variant:ident = $text:literal ),+ $(,)? } )+) => {$(
         $(#[$doc])*
@@ -26,6 +64,7 @@ macro_rules! modifiers {
         impl Modifier for $name {
             const ALL: &'static [$name] = &[$( $name::$variant ),+];
             fn text(self) -> &'static str { match self { $( $name::$variant => $text ),+ } }
+            fn features(self) -> Features { match self { $( $name::$variant => const { named($text) } ),+ } }
         }
     )+};
 }
@@ -234,6 +273,8 @@ modifiers! {
     Drain { Nothing = "", Products = "\n\twgmma.wait_group.sync.aligned 0;" }
     /// What it does with its registers, for which others may wait.
     LeftRegisters { Kept = "", Released = "\n\tsetmaxnreg.dec.sync.aligned.u32 24;" }
+    /// What it may have copied in bulk, for which it waits.
+    LeftCopies { Nothing = "", Bulk = "\n\tcp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;" }
     /// Whom a block waits for where it ends: only itself, or the others of its cluster.
     EndsWith { Itself = "", Cluster = "\n\tbarrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" }
     /// Reductions of predicates at a barrier.

@@ -4,6 +4,7 @@ use super::inst::{Inst, ROWS};
 use super::launch::EntryParam;
 use super::operand::*;
 use crate::error::{Error, Loc};
+use crate::target::Target;
 use std::fmt::Write;
 use std::sync::LazyLock;
 
@@ -243,15 +244,17 @@ fn write_flat_inst(out: &mut String, fi: &FlatInst) {
     }
 }
 
-/// The PTX ISA version that the instructions and parameters need, e.g. 80 for 8.0.
+/// The PTX ISA version that the machine, the instructions and the parameters need, e.g. 80 for 8.0.
 pub fn isa_version(flat: &Flat) -> u16 {
+    let of_machine = Target::from_name(&flat.target).map_or(80, |target| target.isa);
     let of_insts = flat
         .blocks
         .iter()
         .flat_map(|b| &b.insts)
         .map(|i| i.inst.requires().isa)
         .max()
-        .unwrap_or(80);
+        .unwrap_or(80)
+        .max(of_machine);
     let param_bytes = flat.launch.param_bytes();
     // Parameters above 4352 bytes need 8.1 (PTX ISA, "Kernel Function Parameters").
     of_insts.max(if param_bytes > 4352 { 81 } else { 80 })

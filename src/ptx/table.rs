@@ -53,7 +53,7 @@ mov_special64 MovSpecial64 { modifier reg: SpecialReg64; def d: [Slot::B64] }
     "mov.u64 {d}, {reg}", requires [base()], effects [Effects::VOLATILE];
 /// Whether the kernel is launched in clusters.
 mov_special_pred MovSpecialPred { modifier reg: SpecialPred; def d: [Slot::PRED] }
-    "mov.pred {d}, {reg}", requires [base()], effects [PURE];
+    "mov.pred {d}, {reg}", requires [on(Features::CLUSTERS)], effects [PURE];
 /// The shared-window address of the kernel's dynamic shared memory.
 mov_smem_base MovSmemBase { def d: [Slot::B32] }
     "mov.u32 {d}, smalt_smem", requires [base()], effects [PURE];
@@ -106,10 +106,10 @@ cvta_to_shared CvtaToShared { def d: [Slot::B64]; reg a: [Slot::B64] }
     computes [lanes!(|a: u64| -> u64 { a.wrapping_sub(SHARED_WINDOW) })];
 /// The `shared::cluster` address of `a` (a `shared::cta` address) in the CTA of rank `rank`.
 mapa Mapa { def d: [Slot::B32]; reg a: [Slot::B32]; src rank: [Slot::B32] }
-    "mapa.shared::cluster.u32 {d}, {a}, {rank}", requires [base()], effects [PURE];
+    "mapa.shared::cluster.u32 {d}, {a}, {rank}", requires [on(Features::CLUSTERS)], effects [PURE];
 /// The rank of the CTA whose shared memory an address is in.
 getctarank Getctarank { def d: [Slot::B32]; reg a: [Slot::B32] }
-    "getctarank.shared::cluster.u32 {d}, {a}", requires [base()], effects [PURE];
+    "getctarank.shared::cluster.u32 {d}, {a}", requires [on(Features::CLUSTERS)], effects [PURE];
 
 // ---------------------------------------------------------------- integers
 add_int AddInt { modifier ty: IntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
@@ -273,10 +273,10 @@ dp2a Dp2a { modifier half: Half; modifier a_ty: Int32Type; modifier b_ty: Int32T
     computes [lanes!(|a: u32, b: u32, c: u32| -> u32 { dot2(a, b, c, how) }, how = dot_half(half, a_ty, b_ty))];
 /// Sums of both halves, each wrapping by itself.
 add_pair AddPair { modifier ty: PairIntType; def d: [Slot::H16X2]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
-    "add.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    "add.{ty} {d}, {a}, {b}", requires [on(Features::PACKED_INTEGERS)], effects [PURE],
     computes [lanes!(in Both |a: u16, b: u16| -> u16 { a.wrapping_add(b) })];
 min_max_pair MinMaxPair { modifier op: MinMax; modifier ty: PairIntType; def d: [Slot::H16X2]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
-    "{op}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    "{op}.{ty} {d}, {a}, {b}", requires [on(Features::PACKED_INTEGERS)], effects [PURE],
     computes [match (op, ty) {
         (MinMax::Min, PairIntType::U16x2) => lanes!(in Both |a: u16, b: u16| -> u16 { a.min(b) }),
         (MinMax::Min, PairIntType::S16x2) => lanes!(in Both |a: i16, b: i16| -> i16 { a.min(b) }),
@@ -285,7 +285,7 @@ min_max_pair MinMaxPair { modifier op: MinMax; modifier ty: PairIntType; def d: 
     }];
 /// The minimum or maximum, or zero where that is negative.
 min_max_relu MinMaxRelu { modifier op: MinMax; modifier ty: ReluIntType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "{op}.relu.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    "{op}.relu.{ty} {d}, {a}, {b}", requires [on(Features::PACKED_INTEGERS)], effects [PURE],
     computes [match (op, ty) {
         (MinMax::Min, ReluIntType::S16x2) => lanes!(in Both |a: i16, b: i16| -> i16 { a.min(b).max(0) }),
         (MinMax::Min, ReluIntType::S32) => lanes!(|a: i32, b: i32| -> i32 { a.min(b).max(0) }),
@@ -323,13 +323,13 @@ lop3_pred Lop3Pred { modifier op: OrAnd; def d: [Slot::B32]; def p: [Slot::PRED]
 
 // ---------------------------------------------------------------- floats
 add_float AddFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "add{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE],
+    "add{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [bf16_arithmetic(*ty)], effects [PURE],
     legal [rounds(*rnd, *ftz, *ty)];
 sub_float SubFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "sub{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE],
+    "sub{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [bf16_arithmetic(*ty)], effects [PURE],
     legal [rounds(*rnd, *ftz, *ty)];
 mul_float MulFloat { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "mul{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [float_arith(*ty)], effects [PURE],
+    "mul{rnd}{ftz}.{ty} {d}, {a}, {b}", requires [bf16_arithmetic(*ty)], effects [PURE],
     legal [rounds(*rnd, *ftz, *ty)];
 /// `a·b + c`, rounded once.
 fma Fma { modifier rnd: Round; modifier ftz: Ftz; modifier ty: FloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()]; src c: [ty.slot()] }
@@ -383,7 +383,7 @@ tanh_approx TanhApprox { def d: [Slot::F32]; src a: [Slot::F32] }
     "tanh.approx.f32 {d}, {a}", requires [base()], effects [PURE];
 /// ex2 and tanh of 16-bit floats, alone or in pairs.
 mufu16 Mufu16 { modifier op: Unary16; def d: [unary16_slot(*op)]; reg a: [unary16_slot(*op)] }
-    "{op} {d}, {a}", requires [base()], effects [PURE];
+    "{op} {d}, {a}", requires [mufu16_requires(*op)], effects [PURE];
 /// A 20-bit seed of the reciprocal or reciprocal square root, f64.
 mufu64 Mufu64 { modifier op: Mufu64; def d: [Slot::F64]; reg a: [Slot::F64] }
     "{op}.approx.ftz.f64 {d}, {a}", requires [base()], effects [PURE],
@@ -405,7 +405,7 @@ fma_relu FmaRelu { modifier ftz: Ftz; modifier ty: HalfType; def d: [ty.slot()];
     legal [flushed(*ftz, matches!(ty, HalfType::F16 | HalfType::F16x2), "subnormals flushed for f16 only")];
 /// The lesser or greater magnitude, with the exclusive or of the signs.
 min_max_xorsign MinMaxXorsign { modifier op: MinMax; modifier ftz: Ftz; modifier nan: NanMode; modifier ty: SignedMinType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "{op}{ftz}{nan}.xorsign.abs.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    "{op}{ftz}{nan}.xorsign.abs.{ty} {d}, {a}, {b}", requires [on(Features::XORSIGN)], effects [PURE],
     legal [flushed(*ftz, !matches!(ty, SignedMinType::BF16 | SignedMinType::BF16x2), "subnormals flushed for f16 and f32 only")];
 /// Division, rounded otherwise than to nearest.
 div_directed DivDirected { modifier rnd: DirectedRound; modifier ftz: Ftz; modifier ty: WideFloatType; def d: [ty.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
@@ -422,7 +422,7 @@ testp Testp { modifier test: FloatTest; modifier ty: WideFloatType; def d: [Slot
 // ---------------------------------------------------------------- conversions
 /// Conversion between scalars; `rnd` is `None` exactly where PTX forbids one (widening, integer to integer).
 cvt Cvt { modifier rnd: CvtRound; modifier ftz: Ftz; modifier sat: Sat; modifier to: CvtType; modifier from: CvtType; def d: [to.slot()]; reg a: [from.slot()] }
-    "cvt{rnd}{ftz}{sat}.{to}.{from} {d}, {a}", requires [cvt_requires(*to, *from)], effects [PURE],
+    "cvt{rnd}{ftz}{sat}.{to}.{from} {d}, {a}", requires [cvt_requires(*ftz, *to, *from)], effects [PURE],
     legal [cvt(*rnd, *ftz, *sat, *to, *from)];
 /// Two f32 into a packed pair: `a` becomes the *high* half.
 cvt_pair CvtPair { modifier rnd: Round; modifier relu: Relu; modifier to: Pair16; def d: [Slot::B32]; src a: [Slot::F32]; src b: [Slot::F32] }
@@ -430,15 +430,15 @@ cvt_pair CvtPair { modifier rnd: Round; modifier relu: Relu; modifier to: Pair16
     legal [ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero")];
 /// Two f32 into an fp8 pair, nearest even, saturating to the largest finite: `a` becomes the *high* byte.
 cvt_pair8_f32 CvtPair8F32 { modifier relu: Relu; modifier to: Pair8; def d: [Slot::H16]; src a: [Slot::F32]; src b: [Slot::F32] }
-    "cvt.rn.satfinite{relu}.{to}.f32 {d}, {a}, {b}", requires [base()], effects [PURE],
+    "cvt.rn.satfinite{relu}.{to}.f32 {d}, {a}, {b}", requires [on(Features::FP8)], effects [PURE],
     computes [lanes!(scalar |a: u32, b: u32| -> u16 { convert::pack_fp8(fp8_of_f32(how, a), fp8_of_f32(how, b)) }, how = relu as u32 | (to as u32) << 1)];
 /// An f16 pair into an fp8 pair.
 cvt_pair8_f16x2 CvtPair8F16x2 { modifier relu: Relu; modifier to: Pair8; def d: [Slot::H16]; reg a: [Slot::H16X2] }
-    "cvt.rn.satfinite{relu}.{to}.f16x2 {d}, {a}", requires [base()], effects [PURE],
+    "cvt.rn.satfinite{relu}.{to}.f16x2 {d}, {a}", requires [on(Features::FP8)], effects [PURE],
     computes [lanes!(scalar |a: u32| -> u16 { convert::pack_fp8(fp8_of_f16(how, (a >> 16) as u16), fp8_of_f16(how, a as u16)) }, how = relu as u32 | (to as u32) << 1)];
 /// An fp8 pair into an f16 pair, exact.
 cvt_f16x2_pair8 CvtF16x2Pair8 { modifier relu: Relu; modifier from: Pair8; def d: [Slot::H16X2]; reg a: [Slot::H16] }
-    "cvt.rn{relu}.f16x2.{from} {d}, {a}", requires [base()], effects [PURE],
+    "cvt.rn{relu}.f16x2.{from} {d}, {a}", requires [on(Features::FP8)], effects [PURE],
     computes [lanes!(scalar |a: u16| -> u32 { f16_of_fp8(how, (a >> 8) as u8) << 16 | f16_of_fp8(how, a as u8) }, how = relu as u32 | (from as u32) << 1)];
 /// f32 to tf32, nearest with ties away from zero.
 cvt_tf32 CvtTf32 { def d: [Slot::B32]; reg a: [Slot::F32] }
@@ -446,7 +446,7 @@ cvt_tf32 CvtTf32 { def d: [Slot::B32]; reg a: [Slot::F32] }
     computes [lanes!(|a: u32| -> u32 { convert::f32_to_tf32_rna(a) })];
 /// f32 to tf32, clamped at zero from below with `.relu`.
 cvt_tf32_rounded CvtTf32Rounded { modifier rnd: Round; modifier relu: Relu; def d: [Slot::B32]; reg a: [Slot::F32] }
-    "cvt{rnd}{relu}.tf32.f32 {d}, {a}", requires [base()], effects [PURE],
+    "cvt{rnd}{relu}.tf32.f32 {d}, {a}", requires [on(Features::TF32_ROUNDED)], effects [PURE],
     legal [ensure(matches!(rnd, Round::Rn | Round::Rz), "rounding to nearest or to zero")];
 /// f32 to a 16-bit float; a negative number becomes +0.
 cvt_relu CvtRelu { modifier rnd: Round; modifier to: Scalar16Type; def d: [Slot::H16]; reg a: [Slot::F32] }
@@ -455,11 +455,11 @@ cvt_relu CvtRelu { modifier rnd: Round; modifier to: Scalar16Type; def d: [Slot:
 
 // ---------------------------------------------------------------- predicates
 setp Setp { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()] }
-    "setp.{cmp}{ftz}.{ty} {d}, {a}, {b}", requires [base()], effects [PURE],
+    "setp.{cmp}{ftz}.{ty} {d}, {a}, {b}", requires [compares(*ty)], effects [PURE],
     legal [setp(*cmp, *ftz, *ty)];
 /// A comparison combined with a predicate.
 setp_bool SetpBool { modifier cmp: Compare; modifier op: BoolOp; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()]; modifier negated: Inverted; reg c: [Slot::PRED] }
-    "setp.{cmp}{op}{ftz}.{ty} {d}, {a}, {b}, {negated}{c}", requires [base()], effects [PURE],
+    "setp.{cmp}{op}{ftz}.{ty} {d}, {a}, {b}, {negated}{c}", requires [compares(*ty)], effects [PURE],
     legal [setp(*cmp, *ftz, *ty)];
 /// A comparison and its negation.
 setp_pair SetpPair { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: CompareType; def d: [Slot::PRED]; def e: [Slot::PRED]; src a: [ty.slot()]; src b: [ty.slot()] }
@@ -471,7 +471,7 @@ setp_bool_pair SetpBoolPair { modifier cmp: Compare; modifier op: BoolOp; modifi
     legal [no_half_floats(*ty, "one result of 16-bit floats").and(setp(*cmp, *ftz, *ty))];
 /// Comparisons of both halves of pairs.
 setp_halves SetpHalves { modifier cmp: Compare; modifier ftz: Ftz; modifier ty: Pair16; def d: [Slot::PRED]; def e: [Slot::PRED]; reg a: [Slot::H16X2]; reg b: [Slot::H16X2] }
-    "setp.{cmp}{ftz}.{ty} {d}|{e}, {a}, {b}", requires [base()], effects [PURE],
+    "setp.{cmp}{ftz}.{ty} {d}|{e}, {a}, {b}", requires [compares(ty.as_half())], effects [PURE],
     legal [setp(*cmp, *ftz, ty.as_half())];
 /// A comparison as a number: all ones or 1.0, else zero.
 set Set { modifier cmp: Compare; modifier ftz: Ftz; modifier to: SetType; modifier ty: CompareType; def d: [to.slot()]; src a: [ty.slot()]; src b: [ty.slot()] }
@@ -558,30 +558,30 @@ st_local StLocal { number at: _; srcs a: [Slot::B32] }
     legal [local(a.len(), *at)];
 /// Atomic read-modify-write; `d` is the old value.
 atom Atom { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: AtomOp; modifier ty: AtomType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
-    "atom{sem}{scope}{space}.{op}.{ty} {d}, {addr}, {a}", requires [base()], effects [atom_effects(*space)],
+    "atom{sem}{scope}{space}.{op}.{ty} {d}, {addr}, {a}", requires [atomic(*ty)], effects [atom_effects(*space)],
     legal [ensure(atom(*op, *ty), "a type that the operation has")];
 /// Compare and swap.
 atom_cas AtomCas { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier ty: BitType; def d: [ty.slot()]; addr addr: [space_slot(*space)]; src a: [ty.slot()]; src b: [ty.slot()] }
     "atom{sem}{scope}{space}.cas.{ty} {d}, {addr}, {a}, {b}", requires [base()], effects [atom_effects(*space)];
 /// Reduction in memory: an atomic with no result.
 red Red { modifier sem: AtomSem; modifier scope: Scope; modifier space: Space; modifier op: RedOp; modifier ty: AtomType; addr addr: [space_slot(*space)]; src a: [ty.slot()] }
-    "red{sem}{scope}{space}.{op}.{ty} {addr}, {a}", requires [base()], effects [atom_effects(*space)],
+    "red{sem}{scope}{space}.{op}.{ty} {addr}, {a}", requires [atomic(*ty)], effects [atom_effects(*space)],
     legal [reads_nothing(*sem).and(ensure(atom(op.as_atom(), *ty), "a type that the operation has"))];
 /// Reduction of adjacent 16-bit floats in global memory, each atomic by itself; the address is aligned to all of them. Minima and
 /// maxima of 16-bit floats have this form only.
 red_vector RedVector { modifier sem: AtomSem; modifier scope: Scope; modifier op: HalfRedOp; modifier ty: HalfType; addr addr: [Slot::B64]; srcs a: [ty.slot()] }
-    "red{sem}{scope}.global.{op}.noftz{#a}.{ty} {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)],
+    "red{sem}{scope}.global.{op}.noftz{#a}.{ty} {addr}, {a}", requires [isa(81).on(Features::VECTOR_ATOMICS)], effects [atom_effects(Space::Global)],
     legal [reads_nothing(*sem).and(ensure(matches!(a.len(), 2 | 4), "2 or 4 registers"))];
 /// The same with the old values.
 atom_vector AtomVector { modifier sem: AtomSem; modifier scope: Scope; modifier op: HalfRedOp; modifier ty: HalfType; defs d: [ty.slot()]; addr addr: [Slot::B64]; srcs a: [ty.slot()] }
-    "atom{sem}{scope}.global.{op}.noftz{#a}.{ty} {d}, {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)],
+    "atom{sem}{scope}.global.{op}.noftz{#a}.{ty} {d}, {addr}, {a}", requires [isa(81).on(Features::VECTOR_ATOMICS)], effects [atom_effects(Space::Global)],
     legal [ensure(matches!(a.len(), 2 | 4) && d.len() == a.len(), "2 or 4 registers, and as many")];
 /// Sums of adjacent f32 in global memory, each atomic by itself.
 red_vector_f32 RedVectorF32 { modifier sem: AtomSem; modifier scope: Scope; addr addr: [Slot::B64]; srcs a: [Slot::FRAGMENT] }
-    "red{sem}{scope}.global.add{#a}.f32 {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)],
+    "red{sem}{scope}.global.add{#a}.f32 {addr}, {a}", requires [isa(81).on(Features::VECTOR_ATOMICS)], effects [atom_effects(Space::Global)],
     legal [reads_nothing(*sem).and(ensure(matches!(a.len(), 2 | 4), "2 or 4 registers"))];
 atom_vector_f32 AtomVectorF32 { modifier sem: AtomSem; modifier scope: Scope; defs d: [Slot::FRAGMENT]; addr addr: [Slot::B64]; srcs a: [Slot::FRAGMENT] }
-    "atom{sem}{scope}.global.add{#a}.f32 {d}, {addr}, {a}", requires [isa(81)], effects [atom_effects(Space::Global)],
+    "atom{sem}{scope}.global.add{#a}.f32 {d}, {addr}, {a}", requires [isa(81).on(Features::VECTOR_ATOMICS)], effects [atom_effects(Space::Global)],
     legal [ensure(matches!(a.len(), 2 | 4) && d.len() == a.len(), "2 or 4 registers, and as many")];
 /// A copy of 4, 8 or 16 bytes from global to shared memory that goes on by itself, in the thread's next group.
 copy_async CopyAsync { modifier cache: CopyCache; modifier hint: PrefetchSize; addr dst: [Slot::B32]; addr src: [Slot::B64]; number bytes: _ }
@@ -607,15 +607,15 @@ ldmatrix Ldmatrix { modifier trans: MatrixTrans; defs d: [Slot::B32]; addr addr:
     "ldmatrix.sync.aligned.m8n8.x{$d}{trans}.shared.b16 {d}, {addr}", requires [base()], effects [Effects::READ_SHARED | Effects::CONVERGENT],
     legal [matrices(d.len())];
 stmatrix Stmatrix { modifier trans: MatrixTrans; addr addr: [Slot::B32]; srcs a: [Slot::FRAGMENT] }
-    "stmatrix.sync.aligned.m8n8.x{$a}{trans}.shared.b16 {addr}, {a}", requires [base()], effects [Effects::WRITE_SHARED | Effects::CONVERGENT],
+    "stmatrix.sync.aligned.m8n8.x{$a}{trans}.shared.b16 {addr}, {a}", requires [on(Features::STMATRIX)], effects [Effects::WRITE_SHARED | Effects::CONVERGENT],
     legal [matrices(a.len())];
 /// Store to a peer's shared memory that completes on a barrier there.
 st_async StAsync { modifier ty: MemType; addr addr: [Slot::B32]; srcs a: [ty.slot()]; addr bar: [Slot::B32] }
-    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{#a}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::WRITE_SHARED | Effects::SYNC],
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{#a}.{ty} {addr}, {a}, {bar}", requires [isa(81).on(Features::TRANSACTIONS.union(Features::CLUSTERS))], effects [Effects::WRITE_SHARED | Effects::SYNC],
     legal [ensure(matches!(ty, MemType::B32 | MemType::B64), "32- or 64-bit elements").and(vector(a.len(), *ty))];
 /// Reduction in a peer's shared memory that completes on a barrier there.
 red_async RedAsync { modifier op: RedOp; modifier ty: AtomType; addr addr: [Slot::B32]; src a: [ty.slot()]; addr bar: [Slot::B32] }
-    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op}.{ty} {addr}, {a}, {bar}", requires [isa(81)], effects [Effects::READ_SHARED | Effects::WRITE_SHARED | Effects::SYNC],
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{op}.{ty} {addr}, {a}, {bar}", requires [isa(81).on(Features::TRANSACTIONS.union(Features::CLUSTERS))], effects [Effects::READ_SHARED | Effects::WRITE_SHARED | Effects::SYNC],
     legal [ensure(async_reduction(*op, *ty), "a type that the operation has")];
 
 // ---------------------------------------------------------------- warps
@@ -630,7 +630,7 @@ redux Redux { modifier op: ReduxOp; def d: [Slot::B32]; reg a: [Slot::B32]; numb
     "redux.sync.{op} {d}, {a}, {mask}", requires [base()], effects [Effects::CONVERGENT];
 /// True in exactly one lane of the mask: the lowest one, on every machine we run on.
 elect Elect { def d: [Slot::PRED]; number mask: _ }
-    "elect.sync _|{d}, {mask}", requires [base()], effects [Effects::CONVERGENT];
+    "elect.sync _|{d}, {mask}", requires [on(Features::ELECT)], effects [Effects::CONVERGENT];
 bar_warp BarWarp { number mask: _ }
     "bar.warp.sync {mask}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 /// The same with a mask that is a register: lanes that name each other in theirs take part together.
@@ -646,10 +646,10 @@ ballot_masked BallotMasked { def d: [Slot::B32]; reg a: [Slot::PRED]; reg member
 redux_masked ReduxMasked { modifier op: ReduxOp; def d: [Slot::B32]; reg a: [Slot::B32]; reg members: [Slot::B32] }
     "redux.sync.{op} {d}, {a}, {members}", requires [base()], effects [Effects::CONVERGENT];
 elect_masked ElectMasked { def d: [Slot::PRED]; reg members: [Slot::B32] }
-    "elect.sync _|{d}, {members}", requires [base()], effects [Effects::CONVERGENT];
+    "elect.sync _|{d}, {members}", requires [on(Features::ELECT)], effects [Effects::CONVERGENT];
 /// Which lane it is, too.
 elect_leader ElectLeader { def d: [Slot::B32]; def p: [Slot::PRED]; src members: [Slot::B32] }
-    "elect.sync {d}|{p}, {members}", requires [base()], effects [Effects::CONVERGENT];
+    "elect.sync {d}|{p}, {members}", requires [on(Features::ELECT)], effects [Effects::CONVERGENT];
 /// The lanes that have the same value.
 match_any MatchAny { modifier ty: WordType; def d: [Slot::B32]; reg a: [ty.slot()]; src members: [Slot::B32] }
     "match.any.sync.{ty} {d}, {a}, {members}", requires [base()], effects [Effects::CONVERGENT];
@@ -667,7 +667,7 @@ movmatrix Movmatrix { def d: [Slot::B32]; reg a: [Slot::B32] }
 bar_warp_masked BarWarpMasked { reg members: [Slot::B32] }
     "bar.warp.sync {members}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
 set_max_reg SetMaxReg { modifier action: RegCount; number n: _ }
-    "setmaxnreg{action}.sync.aligned.u32 {n}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    "setmaxnreg{action}.sync.aligned.u32 {n}", requires [on(Features::SET_MAX_REG)], effects [Effects::SYNC | Effects::CONVERGENT],
     legal [ensure((24..=256).contains(n) && n % 8 == 0, "a multiple of 8 from 24 to 256 registers")];
 nanosleep Nanosleep { src ns: [Slot::B32] }
     "nanosleep.u32 {ns}", requires [base()], effects [Effects::VOLATILE];
@@ -720,31 +720,31 @@ bar_red_all BarRedAll { modifier op: BarRedOp; def d: [Slot::PRED]; src id: [Slo
     "bar.red.{op}.pred {d}, {id}, {negated}{p}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
     legal [named_barrier(id)];
 cluster_arrive ClusterArrive { modifier sem: ClusterArriveSem }
-    "barrier.cluster.arrive{sem}.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "barrier.cluster.arrive{sem}.aligned", requires [on(Features::CLUSTERS)], effects [Effects::SYNC | Effects::CONVERGENT];
 cluster_wait ClusterWait { }
-    "barrier.cluster.wait.acquire.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "barrier.cluster.wait.acquire.aligned", requires [on(Features::CLUSTERS)], effects [Effects::SYNC | Effects::CONVERGENT];
 /// The same of each thread for itself: lanes of a warp may come at different times.
 cluster_arrive_apart ClusterArriveApart { modifier sem: ClusterArriveSem }
-    "barrier.cluster.arrive{sem}", requires [base()], effects [Effects::SYNC];
+    "barrier.cluster.arrive{sem}", requires [on(Features::CLUSTERS)], effects [Effects::SYNC];
 cluster_wait_apart ClusterWaitApart { }
-    "barrier.cluster.wait.acquire", requires [base()], effects [Effects::SYNC];
+    "barrier.cluster.wait.acquire", requires [on(Features::CLUSTERS)], effects [Effects::SYNC];
 fence Fence { modifier sem: FenceSem; modifier scope: Scope }
     "fence{sem}{scope}", requires [fence_requires(*sem)], effects [Effects::SYNC];
 /// A fence between the threads of a cluster, of their accesses to shared memory alone.
 fence_shared FenceShared { modifier sem: SharedFence }
-    "fence.{sem}.cluster", requires [isa(86)], effects [Effects::SYNC];
+    "fence.{sem}.cluster", requires [isa(86).on(Features::CLUSTERS)], effects [Effects::SYNC];
 fence_proxy FenceProxy { modifier proxy: ProxyFence }
     "fence.proxy.{proxy}", requires [proxy_fence_requires(*proxy)], effects [Effects::SYNC];
 /// What the generic proxy wrote of tensor maps may be acquired.
 fence_map_release FenceMapRelease { modifier scope: Scope }
-    "fence.proxy.tensormap::generic.release{scope}", requires [isa(83)], effects [Effects::SYNC];
+    "fence.proxy.tensormap::generic.release{scope}", requires [isa(83).on(Features::BULK_COPIES)], effects [Effects::SYNC];
 /// The copies that follow read the tensor map at `addr` as it was released.
 fence_map_acquire FenceMapAcquire { modifier scope: Scope; addr addr: [Slot::B64] }
-    "fence.proxy.tensormap::generic.acquire{scope} {addr}, 128", requires [isa(83)], effects [Effects::SYNC];
+    "fence.proxy.tensormap::generic.acquire{scope} {addr}, 128", requires [isa(83).on(Features::BULK_COPIES)], effects [Effects::SYNC];
 fence_mbarrier_init FenceMbarrierInit { }
-    "fence.mbarrier_init.release.cluster", requires [base()], effects [Effects::SYNC];
+    "fence.mbarrier_init.release.cluster", requires [on(Features::CLUSTERS)], effects [Effects::SYNC];
 grid_dep GridDep { modifier action: GridDep }
-    "griddepcontrol.{action}", requires [base()], effects [Effects::SYNC | Effects::VOLATILE];
+    "griddepcontrol.{action}", requires [on(Features::DEPENDENT_LAUNCH)], effects [Effects::SYNC | Effects::VOLATILE];
 
 // ---------------------------------------------------------------- mbarriers
 mbarrier_init MbarrierInit { addr addr: [Slot::B32]; src count: [Slot::B32] }
@@ -753,31 +753,31 @@ mbarrier_inval MbarrierInval { addr addr: [Slot::B32] }
     "mbarrier.inval.shared::cta.b64 {addr}", requires [base()], effects [Effects::SYNC];
 /// `count` arrivals of the executing thread (release, CTA scope).
 mbarrier_arrive MbarrierArrive { addr addr: [Slot::B32]; src count: [Slot::B32] }
-    "mbarrier.arrive.shared::cta.b64 _, {addr}, {count}", requires [base()], effects [Effects::SYNC];
+    "mbarrier.arrive.shared::cta.b64 _, {addr}, {count}", requires [on(Features::TRANSACTIONS)], effects [Effects::SYNC];
 /// An arrival on a barrier of any CTA of the cluster, in default form.
 mbarrier_arrive_cluster MbarrierArriveCluster { modifier release: Release; addr addr: [Slot::B32]; src count: [Slot::B32] }
-    "mbarrier.arrive{release}.shared::cluster.b64 _, {addr}, {count}", requires [base()], effects [Effects::SYNC];
+    "mbarrier.arrive{release}.shared::cluster.b64 _, {addr}, {count}", requires [on(Features::CLUSTERS)], effects [Effects::SYNC];
 /// One arrival that also raises the pending transaction count by `bytes`.
 mbarrier_arrive_expect_tx MbarrierArriveExpectTx { addr addr: [Slot::B32]; src bytes: [Slot::B32] }
-    "mbarrier.arrive.expect_tx.shared::cta.b64 _, {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, {addr}, {bytes}", requires [on(Features::TRANSACTIONS)], effects [Effects::SYNC];
 mbarrier_arrive_expect_tx_cluster MbarrierArriveExpectTxCluster { addr addr: [Slot::B32]; src bytes: [Slot::B32] }
-    "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
+    "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, {addr}, {bytes}", requires [on(Features::TRANSACTIONS.union(Features::CLUSTERS))], effects [Effects::SYNC];
 /// Raises the pending transaction count with no arrival.
 mbarrier_expect_tx MbarrierExpectTx { addr addr: [Slot::B32]; src bytes: [Slot::B32] }
-    "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 {addr}, {bytes}", requires [base()], effects [Effects::SYNC];
+    "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 {addr}, {bytes}", requires [on(Features::TRANSACTIONS)], effects [Effects::SYNC];
 /// True when the phase of parity `parity` has completed (acquire, CTA scope).
 mbarrier_test MbarrierTest { def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32] }
     "mbarrier.test_wait.parity.shared::cta.b64 {d}, {addr}, {parity}", requires [base()], effects [Effects::SYNC],
     legal [is_parity(parity)];
 /// Waits for the completion of the phase of parity `parity`. Behind the first try of a long one ptxas puts a sleep, from which a warp
 /// wakes up late.
-mbarrier_wait MbarrierWait { modifier acquire: Acquire; modifier suspend: Suspend; addr addr: [Slot::B32]; src parity: [Slot::B32] }
-    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC],
-    legal [is_parity(parity)];
+mbarrier_wait MbarrierWait { modifier ask: MbarrierAsk; modifier acquire: Acquire; modifier suspend: Suspend; addr addr: [Slot::B32]; src parity: [Slot::B32] }
+    "{{\n\t.reg .pred P;\nW:\n\tmbarrier.{ask}.parity{acquire}.shared::cta.b64 P, {addr}, {parity}{suspend};\n\t@P bra.uni D;\n\tbra.uni W;\nD:\n\t}}", requires [wait_requires(*acquire).on(asking(*ask))], effects [Effects::SYNC],
+    legal [is_parity(parity).and(ensure(*ask == MbarrierAsk::Try || *suspend == Suspend::Short, "a wait that does not sleep"))];
 /// The same, giving up after `ns` nanoseconds: `ok` is false then. It is over, too, when the block has given up, of which `flag` in shared
 /// memory tells: what follows is [`leave_if_block_gave_up`](Inst::LeaveIfBlockGaveUp).
-mbarrier_wait_for MbarrierWaitFor { modifier acquire: Acquire; def ok: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32]; number flag: _; number ns: _ }
-    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.try_wait.parity{acquire}.shared::cta.b64 {ok}, {addr}, {parity};\n\t@{ok} bra D;\n\tld.volatile.shared.b32 V, [smalt_smem+{flag}];\n\tsetp.ne.u32 {ok}, V, 0;\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [wait_requires(*acquire)], effects [Effects::SYNC],
+mbarrier_wait_for MbarrierWaitFor { modifier ask: MbarrierAsk; modifier acquire: Acquire; def ok: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32]; number flag: _; number ns: _ }
+    "{{\n\t.reg .pred P;\n\t.reg .b32 V;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tmbarrier.{ask}.parity{acquire}.shared::cta.b64 {ok}, {addr}, {parity};\n\t@{ok} bra D;\n\tld.volatile.shared.b32 V, [smalt_smem+{flag}];\n\tsetp.ne.u32 {ok}, V, 0;\n\t@{ok} bra D;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\nD:\n\t}}", requires [wait_requires(*acquire).on(asking(*ask))], effects [Effects::SYNC],
     legal [is_parity(parity)];
 /// The same, giving up after `ns` nanoseconds: whether it was there in time.
 wait_tagged_for WaitTaggedFor { modifier scope: Scope; def ok: [Slot::PRED]; def d: [Slot::B64]; addr addr: [Slot::B64]; src tag: [Slot::B32]; number ns: _ }
@@ -799,41 +799,41 @@ wait_and_subtract_for WaitAndSubtractFor { modifier scope: Scope; def ok: [Slot:
     "{{\n\t.reg .pred P;\n\t.reg .b32 V, N, O;\n\t.reg .b64 T, U;\n\tmov.u64 T, %globaltimer;\nW:\n\tld.relaxed{scope}.global.b32 V, {addr};\nC:\n\tsetp.ge.u32 {ok}, V, {value};\n\t@{ok} bra S;\n\tmov.u64 U, %globaltimer;\n\tsub.u64 U, U, T;\n\tsetp.lt.u64 P, U, {ns};\n\t@P bra W;\n\tbra D;\nS:\n\tsub.u32 N, V, {value};\n\tmov.b32 O, V;\n\tatom.acquire{scope}.global.cas.b32 V, {addr}, O, N;\n\tsetp.ne.u32 P, V, O;\n\t@P bra C;\nD:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
 /// `count` arrivals in forms that the rows above do not have.
 mbarrier_count MbarrierCount { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32]; src count: [Slot::B32] }
-    "mbarrier.{op}{sem}.{space}.b64 _, {addr}, {count}", requires [arrive_requires(*sem)], effects [Effects::SYNC],
+    "mbarrier.{op}{sem}.{space}.b64 _, {addr}, {count}", requires [arrive_requires(*sem).on(Features::TRANSACTIONS)], effects [Effects::SYNC],
     legal [arrival_of_own(*op, match space { BarrierSpace::Cta => *sem != ArriveSem::Default, BarrierSpace::Cluster => !matches!(sem, ArriveSem::Default | ArriveSem::ReleaseCluster) })];
 /// One arrival.
 mbarrier_one MbarrierOne { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32] }
     "mbarrier.{op}{sem}.{space}.b64 _, {addr}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
 /// One arrival, and bytes to come, in forms that the rows above do not have.
 mbarrier_one_expect_tx MbarrierOneExpectTx { modifier op: MbarrierOp; modifier sem: ArriveSem; modifier space: BarrierSpace; addr addr: [Slot::B32]; src bytes: [Slot::B32] }
-    "mbarrier.{op}.expect_tx{sem}.{space}.b64 _, {addr}, {bytes}", requires [arrive_requires(*sem)], effects [Effects::SYNC],
+    "mbarrier.{op}.expect_tx{sem}.{space}.b64 _, {addr}, {bytes}", requires [arrive_requires(*sem).on(Features::TRANSACTIONS)], effects [Effects::SYNC],
     legal [arrival_of_own(*op, match space { BarrierSpace::Cta => *sem != ArriveSem::Default, BarrierSpace::Cluster => *sem != ArriveSem::ReleaseCluster })];
 /// `state` is the phase that the arrival was in, and how many arrivals it still took before: opaque but for [`Inst::MbarrierPendingCount`].
 mbarrier_count_state MbarrierCountState { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32]; src count: [Slot::B32] }
-    "mbarrier.{op}{sem}.shared::cta.b64 {state}, {addr}, {count}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+    "mbarrier.{op}{sem}.shared::cta.b64 {state}, {addr}, {count}", requires [arrive_requires(*sem).on(Features::TRANSACTIONS)], effects [Effects::SYNC];
 mbarrier_one_state MbarrierOneState { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32] }
     "mbarrier.{op}{sem}.shared::cta.b64 {state}, {addr}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
 mbarrier_expect_tx_state MbarrierExpectTxState { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32]; src bytes: [Slot::B32] }
-    "mbarrier.{op}.expect_tx{sem}.shared::cta.b64 {state}, {addr}, {bytes}", requires [arrive_requires(*sem)], effects [Effects::SYNC];
+    "mbarrier.{op}.expect_tx{sem}.shared::cta.b64 {state}, {addr}, {bytes}", requires [arrive_requires(*sem).on(Features::TRANSACTIONS)], effects [Effects::SYNC];
 /// Arrivals that must not be the phase's last.
 mbarrier_no_complete MbarrierNoComplete { modifier op: MbarrierOp; modifier sem: ArriveSem; def state: [Slot::B64]; addr addr: [Slot::B32]; src count: [Slot::B32] }
     "mbarrier.{op}.noComplete{sem}.shared::cta.b64 {state}, {addr}, {count}", requires [base()], effects [Effects::SYNC],
     legal [ensure(matches!(sem, ArriveSem::Default | ArriveSem::ReleaseCta), "release semantics in the block")];
 /// Raises or lowers the pending transaction count with no arrival.
 mbarrier_tx MbarrierTx { modifier op: TxOp; modifier scope: TxScope; modifier space: BarrierSpace; addr addr: [Slot::B32]; src bytes: [Slot::B32] }
-    "mbarrier.{op}.relaxed{scope}.{space}.b64 {addr}, {bytes}", requires [base()], effects [Effects::SYNC],
+    "mbarrier.{op}.relaxed{scope}.{space}.b64 {addr}, {bytes}", requires [on(Features::TRANSACTIONS)], effects [Effects::SYNC],
     legal [ensure((*op, *scope, *space) != (TxOp::Expect, TxScope::Cta, BarrierSpace::Cta), "a count of another form")];
 /// Whether the phase of `state` has completed.
 mbarrier_ask MbarrierAsk { modifier ask: MbarrierAsk; modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; reg state: [Slot::B64] }
-    "mbarrier.{ask}{sem}.shared::cta.b64 {d}, {addr}, {state}", requires [ask_requires(*sem)], effects [Effects::SYNC];
+    "mbarrier.{ask}{sem}.shared::cta.b64 {d}, {addr}, {state}", requires [ask_requires(*sem).on(asking(*ask))], effects [Effects::SYNC];
 mbarrier_ask_parity MbarrierAskParity { modifier ask: MbarrierAsk; modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32] }
-    "mbarrier.{ask}.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}", requires [ask_requires(*sem)], effects [Effects::SYNC],
+    "mbarrier.{ask}.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}", requires [ask_requires(*sem).on(asking(*ask))], effects [Effects::SYNC],
     legal [ensure(*ask == MbarrierAsk::Try || *sem != AskSem::Default, "a test of another form").and(is_parity(parity))];
 /// The same, sleeping no longer than about `ns` nanoseconds.
 mbarrier_try_for MbarrierTryFor { modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; reg state: [Slot::B64]; src hint: [Slot::B32] }
-    "mbarrier.try_wait{sem}.shared::cta.b64 {d}, {addr}, {state}, {hint}", requires [ask_requires(*sem)], effects [Effects::SYNC];
+    "mbarrier.try_wait{sem}.shared::cta.b64 {d}, {addr}, {state}, {hint}", requires [ask_requires(*sem).on(Features::TRANSACTIONS)], effects [Effects::SYNC];
 mbarrier_try_parity_for MbarrierTryParityFor { modifier sem: AskSem; def d: [Slot::PRED]; addr addr: [Slot::B32]; src parity: [Slot::B32]; src hint: [Slot::B32] }
-    "mbarrier.try_wait.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}, {hint}", requires [ask_requires(*sem)], effects [Effects::SYNC],
+    "mbarrier.try_wait.parity{sem}.shared::cta.b64 {d}, {addr}, {parity}, {hint}", requires [ask_requires(*sem).on(Features::TRANSACTIONS)], effects [Effects::SYNC],
     legal [is_parity(parity)];
 /// How many arrivals the phase of `state` took before that one.
 mbarrier_pending_count MbarrierPendingCount { def d: [Slot::B32]; reg state: [Slot::B64] }
@@ -875,115 +875,115 @@ leave_if_any_gave_up LeaveIfAnyGaveUp { modifier drain: Drain; reg word: [Slot::
     "{{\n\t.reg .pred P;\n\t.reg .b64 T;\n\tld.relaxed.gpu.global.b64 T, [{word}];\n\tsetp.ne.u64 P, T, 0;\n\t@P st.volatile.shared.b32 [smalt_smem+{flag}], 1;\n\tvote.sync.any.pred P, P, 0xffffffff;\n\t@!P bra N;{drain}\n\tbra smalt_leaves;\nN:\n\t}}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE | Effects::READ_GLOBAL];
 /// The end of the kernel, where warps that leave come, too, and all wait for all. (`barrier.cluster` alone does not do for that: in a launch
 /// without clusters it is barrier 0, where those who leave have arrived.) `ns`: how long a block that has given up waits for loads in flight.
-give_up_end GiveUpEnd { number threads: _; modifier registers: LeftRegisters; modifier peers: EndsWith; number flag: _; number ns: _ }
-    ".reg .pred %gave_up;\n\t.reg .b32 %gave_up_word;\n\t.reg .b64 %gave_up_at, %gave_up_now;\n\tbra.uni smalt_ends;\nsmalt_leaves:\n\tbar.warp.sync 0xffffffff;\n\tfence.acq_rel.cta;\n\tbarrier.arrive 0, {threads};\n\tmov.u32 %gave_up_word, %tid.x;\n\tshr.u32 %gave_up_word, %gave_up_word, 7;\n\tadd.u32 %gave_up_word, %gave_up_word, 1;\n\tbarrier.arrive %gave_up_word, 128;\n\tcp.async.wait_all;{registers}\nsmalt_ends:\n\tcp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group 0;\n\tmbarrier.arrive.shared::cta.b64 _, [smalt_smem+{flag}+8];\nsmalt_meets:\n\tmbarrier.try_wait.parity.shared::cta.b64 %gave_up, [smalt_smem+{flag}+8], 0;\n\t@!%gave_up bra smalt_meets;{peers}\n\tld.volatile.shared.b32 %gave_up_word, [smalt_smem+{flag}];\n\tsetp.eq.u32 %gave_up, %gave_up_word, 0;\n\t@%gave_up bra smalt_ended;\n\tmov.u64 %gave_up_at, %globaltimer;\nsmalt_lingers:\n\tnanosleep.u32 10000;\n\tmov.u64 %gave_up_now, %globaltimer;\n\tsub.u64 %gave_up_now, %gave_up_now, %gave_up_at;\n\tsetp.lt.u64 %gave_up, %gave_up_now, {ns};\n\t@%gave_up bra smalt_lingers;\nsmalt_ended:", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE];
+give_up_end GiveUpEnd { number threads: _; modifier registers: LeftRegisters; modifier copies: LeftCopies; modifier ask: MbarrierAsk; modifier peers: EndsWith; number flag: _; number ns: _ }
+    ".reg .pred %gave_up;\n\t.reg .b32 %gave_up_word;\n\t.reg .b64 %gave_up_at, %gave_up_now;\n\tbra.uni smalt_ends;\nsmalt_leaves:\n\tbar.warp.sync 0xffffffff;\n\tfence.acq_rel.cta;\n\tbarrier.arrive 0, {threads};\n\tmov.u32 %gave_up_word, %tid.x;\n\tshr.u32 %gave_up_word, %gave_up_word, 7;\n\tadd.u32 %gave_up_word, %gave_up_word, 1;\n\tbarrier.arrive %gave_up_word, 128;\n\tcp.async.wait_all;{registers}\nsmalt_ends:{copies}\n\tmbarrier.arrive.shared::cta.b64 _, [smalt_smem+{flag}+8];\nsmalt_meets:\n\tmbarrier.{ask}.parity.shared::cta.b64 %gave_up, [smalt_smem+{flag}+8], 0;\n\t@!%gave_up bra smalt_meets;{peers}\n\tld.volatile.shared.b32 %gave_up_word, [smalt_smem+{flag}];\n\tsetp.eq.u32 %gave_up, %gave_up_word, 0;\n\t@%gave_up bra smalt_ended;\n\tmov.u64 %gave_up_at, %globaltimer;\nsmalt_lingers:\n\tnanosleep.u32 10000;\n\tmov.u64 %gave_up_now, %globaltimer;\n\tsub.u64 %gave_up_now, %gave_up_now, %gave_up_at;\n\tsetp.lt.u64 %gave_up, %gave_up_now, {ns};\n\t@%gave_up bra smalt_lingers;\nsmalt_ended:", requires [on(asking(*ask))], effects [Effects::SYNC | Effects::CONVERGENT | Effects::VOLATILE];
 
 // ---------------------------------------------------------------- bulk copies
 /// GMEM → SMEM, `bytes` contiguous bytes, completing on an mbarrier.
 bulk_load BulkLoad { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD],
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [on(Features::BULK_COPIES)], effects [Effects::BULK_LOAD],
     legal [bulk(bytes)];
 /// The same to the CTAs of `mask`, at the same offsets.
 bulk_load_multicast BulkLoadMulticast { addr dst: [Slot::B32]; addr src: [Slot::B64]; src bytes: [Slot::B32]; addr bar: [Slot::B32]; reg mask: [Slot::B16] }
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster {dst}, {src}, {bytes}, {bar}, {mask}", requires [base()], effects [Effects::BULK_LOAD],
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster {dst}, {src}, {bytes}, {bar}, {mask}", requires [on(Features::BULK_COPIES.union(Features::CLUSTERS))], effects [Effects::BULK_LOAD],
     legal [bulk(bytes)];
 /// SMEM → GMEM in a bulk group.
 bulk_store BulkStore { addr dst: [Slot::B64]; addr src: [Slot::B32]; src bytes: [Slot::B32] }
-    "cp.async.bulk.global.shared::cta.bulk_group {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE],
+    "cp.async.bulk.global.shared::cta.bulk_group {dst}, {src}, {bytes}", requires [on(Features::BULK_COPIES)], effects [Effects::BULK_STORE],
     legal [bulk(bytes)];
 /// The same, combined with what is there, element by element.
 bulk_reduce BulkReduce { modifier op: BulkRed; addr dst: [Slot::B64]; addr src: [Slot::B32]; src bytes: [Slot::B32] }
-    "cp.reduce.async.bulk.global.shared::cta.bulk_group.{op} {dst}, {src}, {bytes}", requires [base()], effects [Effects::BULK_STORE],
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.{op} {dst}, {src}, {bytes}", requires [on(Features::BULK_COPIES)], effects [Effects::BULK_STORE],
     legal [bulk(bytes)];
 /// SMEM → SMEM of a CTA of the cluster.
 bulk_copy_cluster BulkCopyCluster { addr dst: [Slot::B32]; addr src: [Slot::B32]; src bytes: [Slot::B32]; addr bar: [Slot::B32] }
-    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [base()], effects [Effects::BULK_LOAD],
+    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes {dst}, {src}, {bytes}, {bar}", requires [on(Features::BULK_COPIES.union(Features::CLUSTERS))], effects [Effects::BULK_LOAD],
     legal [bulk(bytes)];
 bulk_prefetch BulkPrefetch { addr src: [Slot::B64]; src bytes: [Slot::B32] }
-    "cp.async.bulk.prefetch.L2.global {src}, {bytes}", requires [base()], effects [Effects::SYNC],
+    "cp.async.bulk.prefetch.L2.global {src}, {bytes}", requires [on(Features::BULK_COPIES)], effects [Effects::SYNC],
     legal [bulk(bytes)];
 /// A box of a tensor map, GMEM → SMEM. `map` is the tensor map's generic address, a parameter's or one in global memory;
 /// coordinates are elements, minor first.
 tensor_load TensorLoad { addr dst: [Slot::B32]; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr bar: [Slot::B32] }
-    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes {dst}, [{map}, {coords}], {bar}", requires [base()], effects [Effects::BULK_LOAD],
+    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes {dst}, [{map}, {coords}], {bar}", requires [on(Features::BULK_COPIES)], effects [Effects::BULK_LOAD],
     legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 tensor_load_multicast TensorLoadMulticast { addr dst: [Slot::B32]; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr bar: [Slot::B32]; reg mask: [Slot::B16] }
-    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster {dst}, [{map}, {coords}], {bar}, {mask}", requires [base()], effects [Effects::BULK_LOAD],
+    "cp.async.bulk.tensor.{$coords}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster {dst}, [{map}, {coords}], {bar}, {mask}", requires [on(Features::BULK_COPIES.union(Features::CLUSTERS))], effects [Effects::BULK_LOAD],
     legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 tensor_store TensorStore { reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr src: [Slot::B32] }
-    "cp.async.bulk.tensor.{$coords}d.global.shared::cta.tile.bulk_group [{map}, {coords}], {src}", requires [base()], effects [Effects::BULK_STORE],
+    "cp.async.bulk.tensor.{$coords}d.global.shared::cta.tile.bulk_group [{map}, {coords}], {src}", requires [on(Features::BULK_COPIES)], effects [Effects::BULK_STORE],
     legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 tensor_reduce TensorReduce { modifier op: TensorRed; reg map: [Slot::B64]; srcs coords: [Slot::B32]; addr src: [Slot::B32] }
-    "cp.reduce.async.bulk.tensor.{$coords}d.global.shared::cta{op}.tile.bulk_group [{map}, {coords}], {src}", requires [base()], effects [Effects::BULK_STORE],
+    "cp.reduce.async.bulk.tensor.{$coords}d.global.shared::cta{op}.tile.bulk_group [{map}, {coords}], {src}", requires [on(Features::BULK_COPIES)], effects [Effects::BULK_STORE],
     legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 tensor_prefetch TensorPrefetch { reg map: [Slot::B64]; srcs coords: [Slot::B32] }
-    "cp.async.bulk.prefetch.tensor.{$coords}d.L2.global.tile [{map}, {coords}]", requires [base()], effects [Effects::SYNC],
+    "cp.async.bulk.prefetch.tensor.{$coords}d.L2.global.tile [{map}, {coords}]", requires [on(Features::BULK_COPIES)], effects [Effects::SYNC],
     legal [ensure((1..=5).contains(&coords.len()), "1 to 5 coordinates")];
 /// Brings a tensor map into the descriptor cache.
 prefetch_tensormap PrefetchTensormap { reg map: [Slot::B64] }
-    "prefetch.tensormap [{map}]", requires [base()], effects [Effects::SYNC];
+    "prefetch.tensormap [{map}]", requires [on(Features::BULK_COPIES)], effects [Effects::SYNC];
 /// Sets the address of the tensor that a tensor map in global memory is over. A weak access to all of the map's 128 bytes.
 replace_map_address ReplaceMapAddress { addr addr: [Slot::B64]; src new: [Slot::B64] }
-    "tensormap.replace.tile.global_address.global.b1024.b64 {addr}, {new}", requires [isa(83)], effects [Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
+    "tensormap.replace.tile.global_address.global.b1024.b64 {addr}, {new}", requires [isa(83).on(Features::REPLACE_MAPS)], effects [Effects::READ_GLOBAL | Effects::WRITE_GLOBAL];
 bulk_commit BulkCommit { }
-    "cp.async.bulk.commit_group", requires [base()], effects [Effects::SYNC];
+    "cp.async.bulk.commit_group", requires [on(Features::BULK_COPIES)], effects [Effects::SYNC];
 /// Waits until at most `n` bulk groups of the executing thread are pending.
 bulk_wait BulkWait { modifier what: BulkWait; number n: _ }
-    "cp.async.bulk.wait_group{what} {n}", requires [base()], effects [Effects::SYNC],
+    "cp.async.bulk.wait_group{what} {n}", requires [on(Features::BULK_COPIES)], effects [Effects::SYNC],
     legal [ensure((0..=MAX_PENDING_BULK_GROUPS).contains(n), "at most 63 pending groups")];
 
 // ---------------------------------------------------------------- tensor cores
 wgmma_fence WgmmaFence { tied acc: [Slot::B32] }
-    "wgmma.fence.sync.aligned; // orders {acc}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "wgmma.fence.sync.aligned; // orders {acc}", requires [on(Features::WGMMA)], effects [Effects::SYNC | Effects::CONVERGENT];
 wgmma_commit WgmmaCommit { }
-    "wgmma.commit_group.sync.aligned", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT];
+    "wgmma.commit_group.sync.aligned", requires [on(Features::WGMMA)], effects [Effects::SYNC | Effects::CONVERGENT];
 /// Waits until at most `n` wgmma groups are pending; `acc` lists every accumulator that it may settle.
 wgmma_wait WgmmaWait { number n: _; tied acc: [Slot::B32] }
-    "wgmma.wait_group.sync.aligned {n}; // settles {acc}", requires [base()], effects [Effects::SYNC | Effects::CONVERGENT],
+    "wgmma.wait_group.sync.aligned {n}; // settles {acc}", requires [on(Features::WGMMA)], effects [Effects::SYNC | Effects::CONVERGENT],
     legal [ensure((0..=MAX_PENDING_WGMMA_GROUPS).contains(n), "at most 7 pending groups")];
 /// D += A·B of m64nNk16, 16-bit operands, both from shared memory. `scale_d` false: D is not read.
 wgmma_half_ss WgmmaHalfSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_a: _; number trans_b: _ }
-    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [base()], effects [Effects::WGMMA],
+    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [half_acc(*ty, *acc_ty).and(wgmma(*n, *acc_ty, acc, 4)).and(signs(*neg_a, *neg_b))];
 /// The same with A from registers.
 wgmma_half_rs WgmmaHalfRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::H16X2]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_b: _ }
-    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [base()], effects [Effects::WGMMA],
+    "wgmma.mma_async.sync.aligned.m64n{n}k16.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [half_acc(*ty, *acc_ty).and(wgmma(*n, *acc_ty, acc, a.len())).and(signs(*neg_a, *neg_b))];
 /// tf32 (k8) and fp8 (k32).
 wgmma_float_ss WgmmaFloatSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
-    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA],
+    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [float_acc(*ty, *acc_ty, *k, false).and(wgmma(*n, *acc_ty, acc, 4)).and(signs(*neg_a, *neg_b))];
 wgmma_float_rs WgmmaFloatRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
-    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [base()], effects [Effects::WGMMA],
+    "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {scale_d}, {neg_a}, {neg_b}", requires [on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [float_acc(*ty, *acc_ty, *k, false).and(wgmma(*n, *acc_ty, acc, a.len())).and(signs(*neg_a, *neg_b))];
 /// int8 (k32).
 wgmma_int_ss WgmmaIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA],
+    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, 4))];
 wgmma_int_rs WgmmaIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty)], effects [Effects::WGMMA],
+    "wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{ty}{sat} {acc}, {a}, {b}, {scale_d}", requires [wgmma_int_requires(*ty).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, a.len()))];
 /// Sparse products: of every four neighbouring elements of A's rows along K two are there, of tf32 one of two; which, nibbles of `meta` say in the
 /// lanes that `sel` names (docs/inline-ptx.md). k32 of 16 bits.
 wgmma_sparse_half_ss WgmmaSparseHalfSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_a: _; number trans_b: _ }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA],
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_a}, {trans_b}", requires [isa(82).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [half_acc(*ty, *acc_ty).and(wgmma(*n, *acc_ty, acc, 4)).and(signs(*neg_a, *neg_b)).and(selector(*ty, *sel))];
 wgmma_sparse_half_rs WgmmaSparseHalfRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::H16X2]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _; number trans_b: _ }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [isa(82)], effects [Effects::WGMMA],
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k32.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}, {trans_b}", requires [isa(82).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [half_acc(*ty, *acc_ty).and(wgmma(*n, *acc_ty, acc, a.len())).and(signs(*neg_a, *neg_b)).and(selector(*ty, *sel))];
 /// tf32 (k16) and fp8 (k64).
 wgmma_sparse_float_ss WgmmaSparseFloatSs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82)], effects [Effects::WGMMA],
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [float_acc(*ty, *acc_ty, *k, true).and(wgmma(*n, *acc_ty, acc, 4)).and(signs(*neg_a, *neg_b)).and(selector(*ty, *sel))];
 wgmma_sparse_float_rs WgmmaSparseFloatRs { modifier ty: WgmmaTypes; modifier acc_ty: AccType; number n: _; number k: _; tied acc: [acc_ty.slot()]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED]; number neg_a: _; number neg_b: _ }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82)], effects [Effects::WGMMA],
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k{k}.{acc_ty}.{ty} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}, {neg_a}, {neg_b}", requires [isa(82).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [float_acc(*ty, *acc_ty, *k, true).and(wgmma(*n, *acc_ty, acc, a.len())).and(signs(*neg_a, *neg_b)).and(selector(*ty, *sel))];
 /// int8 (k64).
 wgmma_sparse_int_ss WgmmaSparseIntSs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; reg a: [Slot::B64]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA],
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, 4)).and(selector(*ty, *sel))];
 wgmma_sparse_int_rs WgmmaSparseIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED] }
-    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty)], effects [Effects::WGMMA],
+    "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, a.len())).and(selector(*ty, *sel))];
 /// The warp's matrix multiply-add, `d = a·b + c`. A row of A has 16 or 32 bytes; of eight rows, of integers, 16.
 mma_sync MmaSync { modifier shape: MmaShape; modifier sat: SatFinite; modifier ty: MmaTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
@@ -995,7 +995,7 @@ mma_bits MmaBits { modifier shape: MmaBitShape; modifier op: BitProduct; defs d:
     legal [fragments(shape.fragments(), [a.len(), b.len(), c.len(), d.len()])];
 /// The same of doubles.
 mma_f64 MmaF64 { modifier shape: MmaF64Shape; modifier rnd: MmaF64Round; defs d: [Slot::WIDE]; srcs a: [Slot::WIDE]; srcs b: [Slot::WIDE]; srcs c: [Slot::WIDE] }
-    "mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64{rnd} {d}, {a}, {b}, {c}", requires [base()], effects [Effects::CONVERGENT],
+    "mma.sync.aligned.{shape}.row.col.f64.f64.f64.f64{rnd} {d}, {a}, {b}, {c}", requires [base().on_if(!matches!(shape, MmaF64Shape::M8N8K4), Features::F64_PRODUCTS)], effects [Effects::CONVERGENT],
     legal [fragments(shape.fragments(), [a.len(), b.len(), c.len(), d.len()])];
 /// Four products of f16, one of each group of eight lanes: four neighbours, and the four that are 16 lanes behind them.
 mma_quads MmaQuads { modifier a_major: MmaMajor; modifier b_major: MmaMajor; modifier ty: MmaQuadTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }

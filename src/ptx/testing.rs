@@ -132,6 +132,7 @@ impl Matmul {
             // A fresh barrier's phase of parity 1 counts as complete: the first round does not wait.
             let parity = b.xor(LogicType::B32, parity, 1);
             b.inst(Inst::MbarrierWait {
+                ask: MbarrierAsk::Try,
                 acquire: Acquire::Cta,
                 suspend: Suspend::Short,
                 addr: empty,
@@ -164,6 +165,7 @@ impl Matmul {
             let (tiles, bars, parity) = Matmul::slot(b, smem, i);
             let addr = b.addr(bars, full(0) as i32);
             b.inst(Inst::MbarrierWait {
+                ask: MbarrierAsk::Try,
                 acquire: Acquire::Cta,
                 suspend: Suspend::Short,
                 addr,

@@ -25,6 +25,7 @@ use super::launch::EntryParam;
 use super::operand::*;
 use super::verify::{Violation, check_guarded, check_inst, into_error};
 use crate::error::{Error, Loc};
+use crate::target::{Features, Target};
 use rustc_hash::FxHashSet;
 
 /// All violations; none: the form is sound.
@@ -67,17 +68,16 @@ pub fn check(flat: &Flat) -> Result<(), Error> {
 
 struct Verifier<'a> {
     flat: &'a Flat,
-    /// The target's number; 0: none.
-    sm: u16,
+    /// What the machine has.
+    features: Features,
     found: Vec<Violation>,
 }
 
 impl Verifier<'_> {
     fn new(flat: &Flat) -> Verifier<'_> {
-        let number = flat.target.trim_start_matches("sm_").trim_end_matches(['a', 'f']);
         Verifier {
             flat,
-            sm: number.parse().unwrap_or(0),
+            features: Target::from_name(&flat.target).map_or(Features::empty(), |target| target.features),
             found: vec![],
         }
     }
@@ -151,12 +151,9 @@ impl Verifier<'_> {
                 found.push(("tied", "one register twice".into()));
             }
         }
-        let requires = fi.inst.requires();
-        if self.sm < requires.sm {
-            found.push((
-                "requires",
-                format!("needs sm_{}, the target is {}", requires.sm, self.flat.target),
-            ));
+        let lacks = fi.inst.requires().features.difference(self.features);
+        if !lacks.is_empty() {
+            found.push(("requires", format!("needs {lacks}, the target is {}", self.flat.target)));
         }
         if matches!(fi.inst, Inst::SetMaxReg { .. }) && self.flat.min_ctas_per_sm.is_none() {
             found.push(("setmaxnreg", "no .minnctapersm".into()));

@@ -478,6 +478,7 @@ mod tests {
     fn guard() {
         let (mut ssa, tid, p) = start();
         let wait = Inst::MbarrierWait {
+            ask: MbarrierAsk::Try,
             acquire: Acquire::Cta,
             suspend: Suspend::Short,
             addr: Addr::new(tid),

@@ -4,7 +4,7 @@ use super::buffers::BufferRole;
 use super::buffers::BufferSpec;
 use super::layout_map::Digits;
 use super::pipeline::{CompileOptions, Compiled, LaidOut, SmemPlace};
-use super::{assembler, cache, capability, target_of};
+use super::{assembler, cache, target_of};
 use crate::assemble::{Assembled, Request};
 use crate::cuda;
 use crate::emulate::{self, Program, check::NoCheck};
@@ -108,7 +108,7 @@ impl Artifact {
     }
 
     /// An artifact of PTX text of a user: no descriptor.
-    pub fn from_ptx(name: &str, ptx: &str, launch: LaunchSpec, buffers: Vec<BufferSpec>, target: &str) -> Artifact {
+    pub fn from_ptx(name: &str, ptx: &str, launch: LaunchSpec, buffers: Vec<BufferSpec>, target: Target) -> Artifact {
         let compiled = Compiled {
             name: name.into(),
             flat: None,
@@ -125,9 +125,10 @@ impl Artifact {
             parked: None,
             notes: Vec::new(),
             wait_timeout_ns: 0,
+            target,
             host: None,
         };
-        let options = CompileOptions::for_target(target);
+        let options = CompileOptions::for_target(compiled.target.name);
         Artifact::new(b"", b"", options, compiled, Vec::new())
     }
 
@@ -260,9 +261,9 @@ impl Artifact {
 
     fn load(&self) -> Result<cuda::Loaded, Error> {
         let device = cuda::DeviceInfo::current()?;
-        let here = target_of(device.capability);
-        if capability(&self.options.target)? != device.capability {
-            return self.for_target(&here, &device)?.load();
+        let runs = Target::from_name(&self.options.target).is_some_and(|target| target.runs_on(device.capability));
+        if !runs {
+            return self.for_target(target_of(device.capability)?, &device)?.load();
         }
         self.best()?.load_for_its_target()
     }
@@ -394,7 +395,7 @@ impl Artifact {
             "barriers": this.compiled.barriers.iter().map(|loc| with_line(json!({"op": loc.0}))).collect::<Vec<_>>(),
             "out_of_order": this.compiled.out_of_order,
             "parked": this.compiled.parked,
-            "occupancy": occupancy(this.launch(), assembled.and_then(|assembled| assembled.log.registers)),
+            "occupancy": occupancy(this.launch(), &this.compiled.target, assembled.and_then(|assembled| assembled.log.registers)),
             "notes": {"layouts": layouts, "passes": notes},
             "traffic": traffic,
         })
@@ -423,8 +424,7 @@ impl Artifact {
 
 /// Blocks of a multiprocessor at once, and what limits them. `registers`: of a thread, where an assembler has reported them.
 ///
-fn occupancy(launch: &LaunchSpec, registers: Option<u32>) -> serde_json::Value {
-    let target = Target::sm_90a();
+fn occupancy(launch: &LaunchSpec, target: &Target, registers: Option<u32>) -> serde_json::Value {
     let by_smem = target.blocks_by_smem(launch.smem_bytes.into()) as u32;
     let limits = [
         (Some(by_smem), "shared memory"),
@@ -547,6 +547,7 @@ pub(super) fn test_kernel(descriptor: &[u8]) -> Option<Result<Compiled, Error>> 
             parked: None,
             notes: Vec::new(),
             wait_timeout_ns: 0,
+            target: Target::sm_90a(),
             host: Some(host),
         }
     };

@@ -57,25 +57,28 @@ pub use crate::panics::contain_panics;
 pub use crate::ptx::launch::LaunchSpec;
 
 use crate::assemble::{Assembler, Config};
-use crate::error::{Error, Fault};
+use crate::error::Error;
 use crate::lock::lock;
+use crate::target::Target;
 use std::sync::{Arc, Mutex, Once, OnceLock, RwLock};
 
-/// A target's compute capability: `sm_90a` → (9, 0).
-pub fn capability(target: &str) -> Result<(u32, u32), Error> {
-    let number = target.strip_prefix("sm_").map(|rest| rest.trim_end_matches(['a', 'f']));
-    let number = number
-        .and_then(|number| number.parse::<u32>().ok())
-        .filter(|&number| number >= 10);
-    let number = number.ok_or_else(|| {
-        Error::new(Fault::InvalidDescriptor, format!("the target `{target}`")).expected("sm_90a, sm_100a, sm_103a")
-    })?;
-    Ok((number / 10, number % 10))
+/// The machine of this name.
+pub fn target(name: &str) -> Result<Target, Error> {
+    Target::from_name(name).ok_or_else(|| {
+        Error::unsupported(format!("the target {name}"))
+            .expected(Target::names())
+            .remedy("leave CompilerParams.target empty: the device's own is taken")
+    })
 }
 
 /// The target for a device of this capability.
-pub fn target_of((major, minor): (u32, u32)) -> String {
-    format!("sm_{major}{minor}a")
+pub fn target_of(capability: (u32, u32)) -> Result<&'static str, Error> {
+    let machine = Target::of_capability(capability);
+    machine.map(|machine| machine.name).ok_or_else(|| {
+        let (major, minor) = capability;
+        Error::unsupported(format!("a GPU of compute capability {major}.{minor}"))
+            .expected(format!("what one of these runs on: {}", Target::names()))
+    })
 }
 
 /// Where Python packages lie, set by the Python side: pip puts assemblers there.
@@ -126,18 +129,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_and_capabilities() {
-        for (target, pair) in [
-            ("sm_90a", (9, 0)),
-            ("sm_100a", (10, 0)),
-            ("sm_103a", (10, 3)),
-            ("sm_121a", (12, 1)),
+    fn devices_get_the_machine_with_most_parts_that_they_run() {
+        for (capability, name) in [
+            ((8, 0), "sm_80"),
+            ((8, 7), "sm_87"),
+            ((8, 9), "sm_89"),
+            ((9, 0), "sm_90a"),
+            ((10, 0), "sm_100a"),
+            ((10, 3), "sm_103a"),
+            // The GB10 has no row: what is for sm_120 runs there.
+            ((12, 1), "sm_120"),
         ] {
-            assert_eq!(capability(target), Ok(pair));
-            assert_eq!(target_of(pair), target);
+            assert_eq!(target_of(capability), Ok(name));
+        }
+        for unknown in [(0, 0), (7, 5), (9, 1), (13, 0)] {
+            let known = target_of(unknown).is_ok();
+            assert_eq!(known, unknown == (9, 1), "{unknown:?}");
         }
         for wrong in ["", "sm_", "sm_9", "90a", "sm_-90", "sm_90aa_", "compute_90a"] {
-            assert!(capability(wrong).is_err(), "{wrong}");
+            assert!(target(wrong).is_err(), "{wrong}");
         }
     }
 }

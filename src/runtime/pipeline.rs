@@ -86,6 +86,8 @@ pub struct Compiled {
     pub notes: Vec<Note>,
     /// What is moved to where accumulators are parked; `None`: none is.
     pub parked: Option<plan::parked::Moved>,
+    /// The machine that it is for.
+    pub target: Target,
     /// How long waits may last (`CompilerParams.wait_timeout_ns`); 0: unlimited.
     pub wait_timeout_ns: u64,
     /// A test's stand-in for the emulator.
@@ -201,7 +203,7 @@ pub fn compile(
     options: &CompileOptions,
     observer: &mut Observer,
 ) -> Result<Compiled, Error> {
-    super::capability(&options.target)?;
+    let device = super::target(&options.target)?;
     let verifies = super::env::get()?.verify;
     #[cfg(feature = "test-handlers")]
     if let Some(compiled) = super::artifact::test_kernel(descriptor) {
@@ -212,7 +214,7 @@ pub fn compile(
     observer.kernel = Some(kernel.name.clone());
     observer.after(|| kernel.to_string());
     observer.pass("check_inline_ptx", || inline::check::run(&mut kernel))?;
-    kernel.target = target_of(&kernel, options)?;
+    kernel.target = target_of(&kernel, device)?;
 
     passes::run(&mut kernel, &mut observer.around())?;
     observer.pass("check_ops", || kernel_ir::legality::run(&kernel))?;
@@ -310,6 +312,7 @@ pub fn compile(
     plan::size::check_live(&kernel, peak.words.into(), kernel.target.max_live_words, peak.loc)?;
     let flat = flat.ok_or_else(|| Error::internal("no program, and not too many values"))?;
     observer.after(|| ptx::print::print(&flat));
+    observer.pass("check_machine", || ptx::requirements::check(&flat).map(drop))?;
     observer.pass("verify", || match ptx::verify_flat::run(&flat) {
         broken if broken.is_empty() => Ok(()),
         broken => Err(ptx::verify::into_error("ptx::Flat", &broken)),
@@ -337,6 +340,7 @@ pub fn compile(
         smem: smem_places(&kernel, &allocation),
         barriers,
         out_of_order,
+        target: kernel.target,
         parked: (allocation.parked.words > 0).then_some(allocation.parked.moved),
         wait_timeout_ns: kernel.compiler_params.wait_timeout_ns,
         notes: kernel.notes,
@@ -393,15 +397,18 @@ pub fn show(descriptor: &[u8], debug: &[u8], options: &CompileOptions) -> Result
     Ok(observer.shown.unwrap_or_default())
 }
 
-/// The machine to compile for: the kernel's own choice, else the caller's.
-fn target_of(kernel: &Kernel, options: &CompileOptions) -> Result<Target, Error> {
+/// The machine to compile for: the kernel's own choice, if the device runs it, else the device's.
+fn target_of(kernel: &Kernel, device: Target) -> Result<Target, Error> {
     let own = kernel.compiler_params.target.as_str();
-    let name = if own.is_empty() { options.target.as_str() } else { own };
-    Target::from_name(name).ok_or_else(|| {
-        Error::unsupported(format!("the target {name}"))
-            .expected("sm_90a")
-            .remedy("leave CompilerParams.target empty, or set it to sm_90a")
-    })
+    if own.is_empty() {
+        return Ok(device);
+    }
+    let own = super::target(own)?;
+    if !device.takes_ptx_of(&own) {
+        let what = format!("a kernel with CompilerParams.target `{}` for {}", own.name, device.name);
+        return Err(Error::unsupported(what).remedy("leave CompilerParams.target empty: the device's own is taken"));
+    }
+    Ok(own)
 }
 
 /// What was chosen, for each value and allocation, and each relayout between.

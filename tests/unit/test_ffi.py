@@ -142,7 +142,7 @@ ERRORS = {
     "error in run": (attributes("error_in_run"), "reads out of bounds\n  expected: index < 64\n  got: 64"),
     "wrong hash": (attributes("add_one", hash="0" * 64), "does not have the hash"),
     "newer flags": (attributes("add_one", flags=np.int64(4)), "flags 0x4.*newer version"),
-    "wrong target": (attributes("add_one#target", target="gfx942"), "the target `gfx942`"),
+    "wrong target": (attributes("add_one#target", target="gfx942"), "the target gfx942"),
     "unknown attribute": (attributes("add_one", more=b""), "Wrong number of attributes.*more"),
 }
 

@@ -121,6 +121,7 @@ impl Test {
     pub fn copy_in(&mut self, src: RefUse, dst: RefUse, barriers: Alloc, i: i64) {
         let barrier = Some(self.at(barriers, i));
         self.op(OpKind::CopyGmemToSmem {
+            by_threads: false,
             src,
             dst,
             barrier,
@@ -132,6 +133,7 @@ impl Test {
     }
     pub fn copy_out(&mut self, src: RefUse, dst: RefUse) {
         self.op(OpKind::CopySmemToGmem {
+            by_threads: false,
             src,
             dst,
             reduction: None,

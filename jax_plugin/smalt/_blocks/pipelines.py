@@ -1,4 +1,4 @@
-"""What JAX's pipelines make of an output whose block stays for several steps.
+"""JAX's pipelines: they are those for Hopper on every GPU, and what they make of an output whose block stays for several steps.
 
 `plgpu.emit_pipeline` stores an output's block in the first step that has it, and a later one only if the block is another. What the
 steps in between leave in it is lost: a warning names the spec. An index map that uses no index of the grid is stored at the end, and right.
@@ -23,12 +23,14 @@ def heeding_stays(own: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(own)
     def emit(*args: Any, **how: Any) -> Any:
-        if _config.settings().enabled:
-            specs = jax.tree.leaves(how.get("out_specs", ()), is_leaf=_versions.is_block_spec)
-            for number, spec in enumerate(specs):
-                if (stays := _longest_stay(spec, how.get("grid", ()))) > 1:
-                    warnings.warn(_text(own.__name__, number, stays), UserWarning, stacklevel=2)
-        return own(*args, **how)
+        if not _config.settings().enabled:
+            return own(*args, **how)
+        specs = jax.tree.leaves(how.get("out_specs", ()), is_leaf=_versions.is_block_spec)
+        for number, spec in enumerate(specs):
+            if (stays := _longest_stay(spec, how.get("grid", ()))) > 1:
+                warnings.warn(_text(own.__name__, number, stays), UserWarning, stacklevel=2)
+        with _versions.as_hopper():
+            return own(*args, **how)
 
     return emit
 

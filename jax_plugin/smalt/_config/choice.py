@@ -7,7 +7,7 @@ Environment variables are read here and nowhere else in the package:
 | `SMALT_ENABLE` | 1: as if `smalt.enable()` had been called at import |
 | `SMALT_PALLAS_CALL` | 0: the default of `enable(pallas_call=…)` is False |
 | `SMALT_TRITON` | 0: the default of `enable(triton=…)` is False |
-| `SMALT_TARGET` | the default target of kernels, e.g. `sm_90a` |
+| `SMALT_TARGET` | what kernels without a `target` of their own are compiled for, e.g. `sm_80` |
 """
 
 from __future__ import annotations
@@ -132,5 +132,6 @@ def is_enabled(compiler_params: Any = None) -> bool:
     return settings().enabled if choice is None else bool(choice)
 
 
-def environment_target() -> str | None:
-    return os.environ.get("SMALT_TARGET") or None
+def target_of(compiler_params: Any) -> str | None:
+    """What a kernel is to be compiled for, if that is not the machine that runs it: by its parameters, else by the environment."""
+    return getattr(compiler_params, "target", None) or os.environ.get("SMALT_TARGET") or None

@@ -32,7 +32,7 @@ class CompilerParams(plgpu.CompilerParams):  # type: ignore[misc]
             equals NumPy's.
         precise_division: Whether quotients of f32 are correctly rounded, as NumPy's. Otherwise they are what XLA computes
             outside of kernels: within 2 units in the last place, and faster.
-        target: The architecture to compile for, e.g. "sm_90a"; None: the device's.
+        target: The machine to compile for, e.g. "sm_80": one whose PTX the device takes. None: the device's.
         wait_timeout_ns: A wait that takes longer ends the kernel with a `smalt.Timeout`; 0: waits have no limit. On a GPU each call
             waits for its kernel's end then. In the emulator an instruction of every warp counts as a nanosecond.
     """

@@ -4,5 +4,5 @@ Imports `_versions` and `_config`.
 """
 
 from smalt._devices.directory import answer
-from smalt._devices.emulation import KINDS, SHARED_MEMORY, emulated, emulated_device, emulation_flags
+from smalt._devices.emulation import KINDS, emulated, emulated_device, emulation_flags
 from smalt._devices.hosts import Within, within

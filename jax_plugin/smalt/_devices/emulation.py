@@ -20,24 +20,38 @@ class Device:
     kind: str
     core_count: int  # streaming multiprocessors
     compute_capability: str
-    target: str
+    target: str  # the row of `src/target/machines.rs`
+    shared_memory: int  # what one block may have at most, in bytes
 
 
-#: What one block may have at most: 227 KiB since Hopper (CUDA C++ Programming Guide, "Compute Capabilities").
-SHARED_MEMORY = 227 << 10
+def _device(kind: str, core_count: int, target: str, kib: int) -> Device:
+    number = target.removeprefix("sm_").rstrip("a")
+    return Device(kind, core_count, f"{number[:-1]}.{number[-1]}", target, kib << 10)
 
-# Numbers of SMs: NVIDIA's data sheets of the SXM parts.
+
+# Numbers of SMs: NVIDIA's data sheets, and XLA's descriptions of devices (of H100 and H200 the SXM parts, of A100 the one of 80 GB); of
+# shared memory: CUDA C++ Programming Guide, "Compute Capabilities".
 DEVICES = {
-    "H100": Device("NVIDIA H100 80GB HBM3", 132, "9.0", "sm_90a"),
-    "H200": Device("NVIDIA H200", 132, "9.0", "sm_90a"),
-    "B200": Device("NVIDIA B200", 148, "10.0", "sm_100a"),
+    "A100": _device("NVIDIA A100-SXM4-80GB", 108, "sm_80", 163),
+    "A10": _device("NVIDIA A10", 72, "sm_86", 99),
+    "RTX A6000": _device("NVIDIA RTX A6000", 84, "sm_86", 99),
+    "RTX 3090": _device("NVIDIA GeForce RTX 3090", 82, "sm_86", 99),
+    "L4": _device("NVIDIA L4", 58, "sm_89", 99),
+    "L40S": _device("NVIDIA L40S", 142, "sm_89", 99),
+    "RTX 4090": _device("NVIDIA GeForce RTX 4090", 128, "sm_89", 99),
+    "H100": _device("NVIDIA H100 80GB HBM3", 132, "sm_90a", 227),
+    "H200": _device("NVIDIA H200", 132, "sm_90a", 227),
+    "B200": _device("NVIDIA B200", 148, "sm_100a", 227),
+    "GB200": _device("NVIDIA GB200", 152, "sm_100a", 227),
+    "GB300": _device("NVIDIA GB300", 152, "sm_103a", 227),
+    "RTX 5090": _device("NVIDIA GeForce RTX 5090", 170, "sm_120a", 99),
+    "RTX PRO 6000": _device("NVIDIA RTX PRO 6000 Blackwell Server Edition", 188, "sm_120a", 99),
 }
 
-#: What Hopper GPUs call themselves.
-KINDS = (
-    *(d.kind for d in DEVICES.values() if d.target == "sm_90a"),
-    "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H800", "NVIDIA H20", "NVIDIA GH200 480GB", "NVIDIA GH200 120GB",
-)  # fmt: skip
+#: What GPUs call themselves, and what one block may have of shared memory there: those above, and others of Hopper's.
+KINDS = {d.kind: d.shared_memory for d in DEVICES.values()} | dict.fromkeys(
+    ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA H800", "NVIDIA H20", "NVIDIA GH200 480GB", "NVIDIA GH200 120GB"), 227 << 10
+)
 
 # What becomes of what the checker finds, as in the custom call's `flags`; 0: by SMALT_CHECK.
 CHECKS = {"error": 1, "warn": 2, "off": 3}
@@ -60,7 +74,9 @@ def emulation_flags() -> int:
 
 @contextlib.contextmanager
 def emulated(device: str = "H100", *, check: str | None = None) -> Iterator[None]:
-    """Within the scope, JAX's questions about the GPU are answered for `device` ("H100", "H200", "B200").
+    """Within the scope, JAX's questions about the GPU are answered for `device`: "A100", "A10", "RTX A6000", "RTX 3090", "L4", "L40S",
+    "RTX 4090", "H100", "H200", "B200", "GB200", "GB300", "RTX 5090" or "RTX PRO 6000". Kernels are compiled for it, with its limits: an instruction
+    that it lacks is an error.
 
     Kernels that query a GPU at trace time (the number of SMs, the architecture or the CUDA version), the shipped ones
     among them, then trace on a machine with no GPU, and smalt (enabled within the scope) runs them in its emulator. So do libraries
@@ -106,7 +122,7 @@ def _device_attributes() -> Iterator[None]:
                 device_kind=about(lambda d: d.kind),
                 core_count=about(lambda d: d.core_count),
                 compute_capability=about(lambda d: d.compute_capability),
-                shared_memory_per_block_optin=about(lambda d: SHARED_MEMORY),
+                shared_memory_per_block_optin=about(lambda d: d.shared_memory),
             )
     try:
         yield

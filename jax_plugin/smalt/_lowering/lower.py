@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import threading
 import time
 import warnings
@@ -33,7 +34,7 @@ def begin() -> None:
         others=[
             _versions.give_barriers_tangents,
             functools.partial(_versions.chain_pipelines, _blocks.heeding_stays),
-            functools.partial(_versions.describe_as_tpus, _devices.KINDS, _devices.SHARED_MEMORY),
+            functools.partial(_versions.describe_as_tpus, _devices.KINDS),
         ],
         first=_prepare_jax,
     )
@@ -255,9 +256,8 @@ def _compile(kernel: Kernel, target: str, platforms: tuple[str, ...]) -> _native
 
 
 def choose_target(compiler_params: Any, ctx: Any = None) -> str:
-    """`CompilerParams.target`, else the lowering's device, else the emulated or abstract one, else SMALT_TARGET, else sm_90a."""
-    if target := getattr(compiler_params, "target", None):
-        return str(target)
+    """The machine that runs the kernel: the lowering's device's, else that of the emulated or abstract one. Without any: what the kernel is
+    compiled for (`CompilerParams.target`, else SMALT_TARGET), else sm_90a."""
     capabilities: list[Any] = []
     if ctx is not None:
         capabilities += [getattr(d, "compute_capability", None) for d in _versions.lowering_devices(ctx)[:1]]
@@ -265,9 +265,9 @@ def choose_target(compiler_params: Any, ctx: Any = None) -> str:
         return device.target
     capabilities.append(getattr(_versions.abstract_device(), "compute_capability", None))
     for capability in capabilities:
-        if isinstance(capability, str) and capability.replace(".", "").isdigit():
-            return f"sm_{capability.replace('.', '')}a"
-    return _config.environment_target() or _config.DEFAULT_TARGET
+        if isinstance(capability, str) and (numbers := re.fullmatch(r"(\d+)\.(\d+)", capability)):
+            return _native.target_of((int(numbers[1]), int(numbers[2])))
+    return _config.target_of(compiler_params) or _config.DEFAULT_TARGET
 
 
 # ------------------------------------------------------------------------------------------ tracing only

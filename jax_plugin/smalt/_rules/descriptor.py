@@ -147,7 +147,7 @@ def _compiler_params(params: Any) -> Message:
         skip_device_barrier=bool(get("skip_device_barrier", False)),
         is_multi_process=bool(get("is_multi_process", False)),
         fp_contract="FP_CONTRACT_UNSPECIFIED" if contract is None else f"FP_CONTRACT_{'ON' if contract else 'OFF'}",
-        target=str(get("target", "")),
+        target=_config.target_of(params) or "",
         wait_timeout_ns=int(get("wait_timeout_ns", 0)),
         profile_space=_config.profile_space(params),
         profile_bounds_check=bool(get("profile_bounds_check", False)),

@@ -107,6 +107,7 @@ from smalt._versions.jaxprs import (
 )
 from smalt._versions.kernels import (
     KernelCall,
+    as_hopper,
     chain_pipelines,
     copy_in_bounds,
     custom_vmap_p,

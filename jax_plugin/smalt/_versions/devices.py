@@ -8,7 +8,7 @@ import functools
 import importlib
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -153,8 +153,8 @@ def mesh_number(axis_context: Any) -> int:
     return 1 + zlib.crc32(repr([d.id for d in devices]).encode())
 
 
-def describe_as_tpus(kinds: Sequence[str], shared_memory: int) -> list[Callable[[], None]]:
-    """What a TPU's kernels, and JAX's pipelines for them, query of the chip is answered for these GPUs: a core with so much memory.
+def describe_as_tpus(shared_memory: Mapping[str, int]) -> list[Callable[[], None]]:
+    """What a TPU's kernels, and JAX's pipelines for them, query of the chip is answered for GPUs of these kinds: a core with so much memory.
 
     Returns what takes it away again.
     """
@@ -163,10 +163,10 @@ def describe_as_tpus(kinds: Sequence[str], shared_memory: int) -> list[Callable[
     except ImportError:  # no Pallas for TPUs
         return []
 
-    def about() -> Any:
+    def about(size: int) -> Any:
         chip = tpu_info.get_tpu_info_for_chip(tpu_info.ChipVersion.TPU_V5E, 1)
-        return dataclasses.replace(chip, vmem_capacity_bytes=shared_memory)
+        return dataclasses.replace(chip, vmem_capacity_bytes=size)
 
-    mine = [kind for kind in kinds if kind not in tpu_info.registry]
-    tpu_info.registry.update(dict.fromkeys(mine, about))
+    mine = [kind for kind in shared_memory if kind not in tpu_info.registry]
+    tpu_info.registry.update({kind: functools.partial(about, shared_memory[kind]) for kind in mine})
     return [functools.partial(tpu_info.registry.pop, kind, None) for kind in mine]

@@ -19,6 +19,8 @@ from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import pipeline as gpu_pipeline
 from jax.experimental.mosaic import gpu as mgpu
 
+from smalt._versions import devices
+
 
 def lowering_semantics(params: Any) -> str:
     """"LANE" or "WARPGROUP": what the kernel asked for, else this version's default."""
@@ -138,7 +140,18 @@ def run_kernel(
 
 
 #: JAX's own, whatever stands in its place.
-emit_pipeline = plgpu.emit_pipeline
+_EMIT_PIPELINE = plgpu.emit_pipeline
+
+
+def emit_pipeline(*args: Any, **how: Any) -> Callable[..., Any]:
+    with as_hopper():
+        return _EMIT_PIPELINE(*args, **how)  # type: ignore[no-any-return]
+
+
+def as_hopper() -> contextlib.AbstractContextManager[None]:
+    """Pipelines that are made in the scope are those for a GPU with bulk copies and barriers: smalt compiles them for others, too, for which JAX has
+    pipelines without results alone."""
+    return devices.abstract_device_scope("a GPU like Hopper", 132, "9.0")
 
 
 def is_block_spec(x: Any) -> bool:

@@ -9,14 +9,16 @@ use crate::emulate::warp::CONSTANT;
 use crate::error::{Error, Fault, Loc, Result};
 use crate::ptx::flat::{BlockId, Guard, Reg, Terminator, Uniformity};
 use crate::ptx::operand::{Class, Slot, Src};
-use crate::ptx::{Flat, verify_flat};
+use crate::ptx::{Flat, requirements, verify_flat};
+use crate::target::Target;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Decodes a kernel.
 pub fn run<H: Hooks>(flat: &Flat, tier: Tier) -> Result<Program<H>> {
+    let target = requirements::check(flat)?;
     check_asynchronous_registers(flat)?;
     let allocation = registers::run(flat)?;
-    let mut cx = Decoder::<H>::new(flat, tier, allocation);
+    let mut cx = Decoder::<H>::new(flat, target, tier, allocation);
     let joins: FxHashSet<BlockId> = flat
         .blocks
         .iter()
@@ -188,7 +190,7 @@ pub struct Decoder<'a, H: Hooks> {
 }
 
 impl<'a, H: Hooks> Decoder<'a, H> {
-    fn new(flat: &'a Flat, tier: Tier, allocation: Allocation) -> Self {
+    fn new(flat: &'a Flat, target: Target, tier: Tier, allocation: Allocation) -> Self {
         let program = Program {
             launch: flat.launch.clone(),
             code: vec![],
@@ -206,6 +208,7 @@ impl<'a, H: Hooks> Decoder<'a, H> {
             unknown: vec![],
             timeouts: vec![],
             communicates: false,
+            target,
             min_ctas_per_sm: flat.min_ctas_per_sm,
             reallocates: false,
         };

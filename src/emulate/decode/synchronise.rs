@@ -136,7 +136,16 @@ impl<H: Hooks> Decoder<'_, H> {
 
 /// Waits.
 impl<H: Hooks> Decoder<'_, H> {
-    pub fn mbarrier_wait_for(&mut self, acquire: Acquire, ok: u16, addr: At, parity: u16, _: i64, ns: i64) {
+    pub fn mbarrier_wait_for(
+        &mut self,
+        _: MbarrierAsk,
+        acquire: Acquire,
+        ok: u16,
+        addr: At,
+        parity: u16,
+        _: i64,
+        ns: i64,
+    ) {
         self.mbarrier::<MbarrierWait>(addr, parity, acquired(acquire));
         self.bounded(ok, ns);
     }
@@ -208,5 +217,5 @@ micro_ops! {
     mbarrier_try_for(sem: AskSem, d: u16, addr: At, state: u16, _: u16) = sync::MbarrierAsk { d, b: state, c: asked(sem, true) } at addr;
     mbarrier_try_parity_for(sem: AskSem, d: u16, addr: At, parity: u16, _: u16)
         = sync::MbarrierAsk { d, b: parity, c: asked(sem, false) } at addr;
-    mbarrier_wait(acquire: Acquire, _: Suspend, addr: At, parity: u16) = MbarrierWait { b: parity, c: acquired(acquire) } at addr;
+    mbarrier_wait(_: MbarrierAsk, acquire: Acquire, _: Suspend, addr: At, parity: u16) = MbarrierWait { b: parity, c: acquired(acquire) } at addr;
 }

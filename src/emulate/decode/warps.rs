@@ -90,5 +90,5 @@ micro_ops! {
     give_up_begin(_: i64) = Nothing {};
     leave_if_block_gave_up(_: Drain, _: i64) = Nothing {};
     leave_if_any_gave_up(_: Drain, _: u16, _: i64) = Nothing {};
-    give_up_end(_: i64, _: LeftRegisters, _: EndsWith, _: i64, _: i64) = Nothing {};
+    give_up_end(_: i64, _: LeftRegisters, _: LeftCopies, _: MbarrierAsk, _: EndsWith, _: i64, _: i64) = Nothing {};
 }

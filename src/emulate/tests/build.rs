@@ -323,6 +323,7 @@ impl Kernel {
     }
     pub fn wait(&mut self, base: Reg, offset: i32, parity: S) -> &mut Kernel {
         self.push(Inst::MbarrierWait {
+            ask: MbarrierAsk::Try,
             acquire: Acquire::Cta,
             suspend: Suspend::Short,
             addr: Addr::at(base, offset),

@@ -486,6 +486,7 @@ fn remote_arrivals() {
     let is_first = k.compare(Compare::Eq, rank.into(), imm(0));
     k.branch(is_first, false, 1, 2, None);
     k.push(Inst::MbarrierWait {
+        ask: MbarrierAsk::Try,
         acquire: Acquire::Cluster,
         suspend: Suspend::Short,
         addr: Addr::new(base),

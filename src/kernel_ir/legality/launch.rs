@@ -1,6 +1,7 @@
 //! What a machine can launch.
 use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::Kernel;
+use crate::target::Features;
 
 /// The pass: threads, clusters and grids. Before all others, which count on numbers of that size.
 pub fn run(kernel: &mut Kernel) -> Result<()> {
@@ -24,6 +25,9 @@ fn check(kernel: &Kernel) -> Result<()> {
     if cluster.len() > 3 {
         return Err(Error::unsupported("a cluster of more than 3 axes")
             .remedy("make one axis of several, and divide its index"));
+    }
+    if cluster.iter().any(|n| *n > 1) {
+        target.require(Features::CLUSTERS)?;
     }
     let blocks = product(&cluster).filter(|n| (1..=target.max_cluster).contains(n));
     let Some(blocks) = blocks else {

@@ -102,22 +102,46 @@ impl Legality<'_> {
         }
     }
 
-    pub fn copy_in(&self, leader_tracked: Option<LeaderTracked>, barrier: Option<&RefUse>) -> Result<()> {
-        match (leader_tracked, barrier) {
+    pub fn copy_in(
+        &self,
+        collective_axes: &[Axis],
+        leader_tracked: Option<LeaderTracked>,
+        by_threads: bool,
+    ) -> Result<()> {
+        match (leader_tracked, by_threads) {
             (Some(_), _) => self.lacks(
                 "leader-tracked copies",
                 "copy with collective_axes, or each block its part",
             ),
-            (None, None) => self.lacks_copy_groups(),
-            (None, Some(_)) => Ok(()),
+            (None, true) if !collective_axes.is_empty() => self.lacks(
+                "copies by threads that blocks share",
+                "pass a barrier (plgpu.Barrier), and wait for it, or let each block copy its part",
+            ),
+            (None, _) => Ok(()),
         }
     }
 
-    pub fn lacks_copy_groups(&self) -> Result<()> {
-        self.lacks(
-            "copies without a barrier (sm_80 groups)",
-            "pass a barrier (plgpu.Barrier), and wait for it",
-        )
+    pub fn copy_out(&self, src: &RefUse, reduction: Option<CopyReduction>, by_threads: bool) -> Result<()> {
+        let (Some(op), Some(dtype), true) = (reduction, src.dtype(), by_threads) else {
+            return Ok(());
+        };
+        let is_word = matches!(dtype.bits(), 32 | 64);
+        let has = match op {
+            CopyReduction::Add => is_word || dtype == DType::F16,
+            CopyReduction::Min | CopyReduction::Max => is_word && dtype.is_int(),
+            CopyReduction::Inc | CopyReduction::Dec => dtype == DType::U32,
+            CopyReduction::And | CopyReduction::Or | CopyReduction::Xor => is_word,
+        };
+        match has {
+            true => Ok(()),
+            false => self.lacks(
+                &format!(
+                    "a copy that reduces {dtype} in device memory, on {}",
+                    self.kernel.target.name
+                ),
+                "combine it with plgpu.atomic_add, or in a type of 32 or 64 bits",
+            ),
+        }
     }
 
     pub fn prefetch(&self, collective_axes: &[Axis], leader_tracked: Option<LeaderTracked>) -> Result<()> {

@@ -17,6 +17,7 @@ use crate::kernel_ir::motion::releases_nothing;
 use crate::kernel_ir::*;
 use crate::layout::tma::CopyPlan;
 use crate::layout::views::{self, CopyUse, Transforms};
+use crate::target::Features;
 use cranelift_entity::{EntitySet, SecondaryMap};
 use rustc_hash::FxHashMap;
 
@@ -35,7 +36,7 @@ pub(super) fn run(kernel: &mut Kernel) -> Result<Transforms> {
     if !is_any {
         return Ok(wanted);
     }
-    if !is_asynchronous {
+    if !is_asynchronous && kernel.target.has(Features::WGMMA) {
         let mut found = find(kernel);
         settle(kernel, &mut found);
         if !found.is_empty() {

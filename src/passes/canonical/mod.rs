@@ -1,4 +1,5 @@
 //! Canonical forms, and checks of a kernel as a whole.
+pub mod adapt_to_machine;
 pub mod check_inputs;
 pub mod check_registers;
 pub mod compose_views;

@@ -549,6 +549,28 @@ impl<'a> Walk<'a> {
                 collective_axes: _,
                 leader_tracked: _,
                 oob: _,
+                by_threads: true,
+            } => {
+                if !self.is_false(*predicate) {
+                    self.copied_by_threads(op, actor, src, dst);
+                }
+                if let Some(barrier) = barrier
+                    && !(self.kernel.semantics.false_predicate_suppresses_arrival && self.is_false(*predicate))
+                {
+                    let key = self.barrier(barrier);
+                    self.history.arrive(op, actor, key);
+                    self.history.releases_for_all(op, actor);
+                }
+            }
+            OpKind::CopyGmemToSmem {
+                src,
+                dst,
+                barrier,
+                predicate,
+                collective_axes: _,
+                leader_tracked: _,
+                oob: _,
+                by_threads: false,
             } => {
                 if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
                     let from = self.written[src.alloc].then(|| self.footprint(op, 0, src));
@@ -561,7 +583,20 @@ impl<'a> Walk<'a> {
                 src,
                 dst,
                 reduction: _,
+                commit_group: _,
+                by_threads: true,
+                predicate,
+            } => {
+                if !self.is_false(*predicate) {
+                    self.copied_by_threads(op, actor, src, dst);
+                }
+            }
+            OpKind::CopySmemToGmem {
+                src,
+                dst,
+                reduction: _,
                 commit_group,
+                by_threads: false,
                 predicate,
             } => {
                 if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
@@ -672,9 +707,8 @@ impl<'a> Walk<'a> {
                 self.forget_results(op);
             }
             // Nothing of theirs is memory that this warpgroup's program touches again, or they are not lowered.
-            OpKind::Prefetch { .. } | OpKind::WaitGmemToSmem { .. } | OpKind::AsyncStoreSmem { .. } | aside_ops!() => {
-                self.forget_results(op)
-            }
+            OpKind::WaitGmemToSmem { .. } => self.rendezvous(op, actor),
+            OpKind::Prefetch { .. } | OpKind::AsyncStoreSmem { .. } | aside_ops!() => self.forget_results(op),
             OpKind::For {
                 lower,
                 upper,
@@ -704,6 +738,17 @@ impl<'a> Walk<'a> {
                 self.pass(&kernel.regions[*body].results, &data.results);
             }
             OpKind::WarpMap { axis: _, inits, body } => self.warps(op, actor, inits, *body),
+        }
+    }
+
+    /// Whichever lanes do it: one reads what another one wrote before, if nothing orders the two.
+    fn copied_by_threads(&mut self, op: Op, actor: Actor, src: &RefUse, dst: &RefUse) {
+        for (i, (r, what)) in [(src, What::Read), (dst, What::Write)].into_iter().enumerate() {
+            let is_shared = self.kernel.allocs[r.alloc].is_smem();
+            if self.is_watched(r) && (is_shared || self.written[r.alloc]) {
+                let footprint = self.footprint(op, i as u8, r);
+                self.history.touch(op, actor, what, footprint, None, None);
+            }
         }
     }
 

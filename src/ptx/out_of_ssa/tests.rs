@@ -601,6 +601,7 @@ fn small_conditionals_are_guarded_and_waits_are_branched_over() {
         b.store(Space::Shared, MemType::B32, Addr::new(tid), &[1.into()]);
         if wait {
             b.inst(Inst::MbarrierWait {
+                ask: MbarrierAsk::Try,
                 acquire: Acquire::Cta,
                 suspend: Suspend::Short,
                 addr: Addr::new(tid),
@@ -651,6 +652,7 @@ fn ten_thousand_ops_are_flattened_at_once() {
                 let p = b.setp(Compare::Lt, CompareType::U32, x, 77);
                 b.open_if(p);
                 b.inst(Inst::MbarrierWait {
+                    ask: MbarrierAsk::Try,
                     acquire: Acquire::Cta,
                     suspend: Suspend::Short,
                     addr: Addr::new(x),

@@ -541,6 +541,7 @@ impl Machine<'_> {
                 self.update_at(home, dst, &positions, &new, &|old, new| atomic(*op, dtype, old, new))?;
             }
             OpKind::CopyGmemToSmem {
+                by_threads: _,
                 src,
                 dst,
                 barrier,
@@ -569,6 +570,7 @@ impl Machine<'_> {
                 }
             }
             OpKind::CopySmemToGmem {
+                by_threads: _,
                 src,
                 dst,
                 reduction,

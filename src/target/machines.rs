@@ -1,0 +1,105 @@
+//! The machines that smalt compiles for: one row each.
+//!
+//! To add one: its row (the CUDA C++ Programming Guide, technical specifications, has the numbers; the PTX ISA, "Target ISA Notes", the
+//! parts), then `cargo test machines_have`, which holds the parts against the assembler, both ways.
+use super::features::Features;
+
+/// What is known of a machine before anything was run on it.
+pub struct Machine {
+    /// As the assembler names it.
+    pub name: &'static str,
+    /// What GPUs it is; none: those that another row is, too, with more parts.
+    pub gpus: &'static str,
+    /// Devices of this compute capability run it. A name without a letter is also run by the later ones of its generation.
+    pub capability: (u32, u32),
+    /// The first version of the PTX ISA (80 = 8.0) with which all of its parts can be assembled.
+    pub isa: u16,
+    pub features: Features,
+    /// Dynamic shared memory that a block may have, in KiB. An SM has one more, which the system takes of each block.
+    pub smem_kib: u32,
+    /// Threads of an SM, and blocks.
+    pub sm_threads: u32,
+    pub sm_blocks: u32,
+    /// Of H100s and H200s we have measured; what was found out there stands for the others.
+    pub measured: bool,
+}
+
+const AMPERE: Features = Features::empty();
+const ADA: Features = Features::XORSIGN.union(Features::FP8);
+const BLACKWELL: Features = Features::HOPPER
+    .union(Features::SET_MAX_REG)
+    .union(Features::REPLACE_MAPS);
+
+/// A machine that nothing was measured on.
+const fn machine(
+    name: &'static str,
+    capability: (u32, u32),
+    isa: u16,
+    features: Features,
+    limits: [u32; 3],
+    gpus: &'static str,
+) -> Machine {
+    let [smem_kib, sm_threads, sm_blocks] = limits;
+    Machine {
+        name,
+        gpus,
+        capability,
+        isa,
+        features,
+        smem_kib,
+        sm_threads,
+        sm_blocks,
+        measured: false,
+    }
+}
+
+pub const MACHINES: &[Machine] = &[
+    machine("sm_80", (8, 0), 80, AMPERE, [163, 2048, 32], "A100"),
+    machine(
+        "sm_86",
+        (8, 6),
+        80,
+        Features::XORSIGN,
+        [99, 1536, 16],
+        "A10, A40, RTX 30",
+    ),
+    machine("sm_87", (8, 7), 80, Features::XORSIGN, [163, 1536, 16], "Orin"),
+    // Conversions of fp8 came there with PTX 8.1.
+    machine("sm_89", (8, 9), 81, ADA, [99, 1536, 24], "L4, L40S, RTX 40"),
+    machine("sm_90", (9, 0), 80, Features::HOPPER, [227, 2048, 32], ""),
+    Machine {
+        measured: true,
+        ..machine(
+            "sm_90a",
+            (9, 0),
+            80,
+            BLACKWELL.union(Features::WGMMA),
+            [227, 2048, 32],
+            "H100, H200",
+        )
+    },
+    machine("sm_100", (10, 0), 86, Features::HOPPER, [227, 2048, 32], ""),
+    machine("sm_100a", (10, 0), 86, BLACKWELL, [227, 2048, 32], "B200, GB200"),
+    machine("sm_103a", (10, 3), 88, BLACKWELL, [227, 2048, 32], "B300, GB300"),
+    machine("sm_110a", (11, 0), 90, BLACKWELL, [227, 1536, 24], "Thor"),
+    machine("sm_120", (12, 0), 87, Features::HOPPER, [99, 1536, 24], ""),
+    machine(
+        "sm_120a",
+        (12, 0),
+        87,
+        BLACKWELL,
+        [99, 1536, 24],
+        "RTX 50, RTX PRO 6000",
+    ),
+];
+
+impl Machine {
+    /// Whether devices of this capability run what is compiled for it. What has a letter is for one capability; the rest is for the later ones
+    /// of its generation, too.
+    pub fn runs_on(&self, (major, minor): (u32, u32)) -> bool {
+        match self.name.ends_with(|c: char| c.is_ascii_digit()) {
+            true => self.capability.0 == major && self.capability.1 <= minor,
+            false => self.capability == (major, minor),
+        }
+    }
+}
