@@ -67,7 +67,7 @@ pub fn target(name: &str) -> Result<Target, Error> {
     Target::from_name(name).ok_or_else(|| {
         Error::unsupported(format!("the target {name}"))
             .expected(Target::names())
-            .remedy("leave CompilerParams.target empty: the device's own is taken")
+            .remedy("leave CompilerParams.target and SMALT_TARGET empty: the device's own is taken")
     })
 }
 

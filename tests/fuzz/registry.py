@@ -19,6 +19,7 @@ from tests.programs.blocks.spelled import SPELLED
 from tests.programs.blocks.turns import COMPUTED_WEIGHTS, TURNS
 from tests.programs.conversions import CONVERSIONS
 from tests.programs.convolutions import CONVOLUTIONS
+from tests.programs.block_copies import BLOCK_COPIES
 from tests.programs.counted import COUNTED
 from tests.programs.indexing import INDEXING, REFERENCES_AT_INDICES
 from tests.programs.inline_programs import INLINE_PTX, INLINE_PTX_WITHOUT_CARRIES, INLINE_PTX_WITH_CARRIES
@@ -90,6 +91,7 @@ EVERY: tuple[Grammar[Any], ...] = (
     TILE_LOOPS,
     TURNED_LOOPS,
     COUNTED,
+    BLOCK_COPIES,
     LITMUS,
     INLINE_PTX,
     INLINE_PTX_WITHOUT_CARRIES,

@@ -480,7 +480,7 @@ def test_calls_are_taken_unless_told_otherwise(switch):
 def test_what_smalt_lacks_goes_to_the_compiler_that_was_there_on_cuda(compiled, stock, monkeypatch, free):
     """Only calls that name no compiler, or that one, and only what is Unsupported; elsewhere it is an error."""
 
-    def refusing(arrays, params, budget):
+    def refusing(arrays, params, budget, wgmma):
         raise error
 
     def call(params):

@@ -124,11 +124,15 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
     _prepare(ctx)
     is_symbolic = _partition.is_symbolic([*ctx.avals_in, *ctx.avals_out])
 
-    def traced(*arrays: Any, budget: int = _blocks.BUDGET) -> list[Any]:
+    machine = _machine(params["compiler_params"], ctx)
+    # What there is beside blocks is needed everywhere.
+    room = _blocks.BUDGET - ((227 << 10) - machine.shared_memory)
+
+    def traced(*arrays: Any, budget: int = room) -> list[Any]:
         if is_symbolic:
             return _partition.symbolic_calls(params)(*arrays)
         _LOCAL.has_side_effects = _versions.has_side_effects(params["compiler_params"])
-        results, _LOCAL.blocks = _blocks.kernel(arrays, params, budget)
+        results, _LOCAL.blocks = _blocks.kernel(arrays, params, budget, "wgmma" in machine.features)
         return results
 
     try:
@@ -268,6 +272,13 @@ def choose_target(compiler_params: Any, ctx: Any = None) -> str:
         if isinstance(capability, str) and (numbers := re.fullmatch(r"(\d+)\.(\d+)", capability)):
             return _native.target_of((int(numbers[1]), int(numbers[2])))
     return _config.target_of(compiler_params) or _config.DEFAULT_TARGET
+
+
+def _machine(compiler_params: Any, ctx: Any) -> _native.Machine:
+    """What a kernel is compiled for. One that there is not is reported when it is compiled."""
+    machines = _native.machines()
+    name = _config.target_of(compiler_params) or choose_target(compiler_params, ctx)
+    return machines.get(name) or machines[_config.DEFAULT_TARGET]
 
 
 # ------------------------------------------------------------------------------------------ tracing only

@@ -140,16 +140,18 @@ class WarpgroupPlan:
 
 
 def plan_warpgroups(
-    program: Block, free: set[Value], stages: int, room: int, any_order: bool, turns: Turns | None = None
+    program: Block, free: set[Value], stages: int, room: int, any_order: bool, wgmma: bool, turns: Turns | None = None
 ) -> WarpgroupPlan | None:
     """None: the program stays as it is. `free`: references to arrays in device memory that nothing stores to; `room`: bytes of shared memory for
-    rings; `any_order`: whether floats may be added to sums one by one; `turns`: what the program was made of."""
+    rings; `any_order`: whether floats may be added to sums one by one; `wgmma`: whether the machine has it, which adds to sums; `turns`: what the
+    program was made of."""
     nodes = list(program.all_nodes())
     products = [n for n in nodes if n.name == "dot_general"]
     if not free or not products or not _may_be_run(nodes):
         return None
     rows = max(_product_rows(n) for n in products)
-    sums = [s for s in map(accumulation.find, (n for n in nodes if n.is_loop and not n.block.loops)) if s is not None]
+    loops = (n for n in nodes if n.is_loop and not n.block.loops)
+    sums = [s for s in map(accumulation.find, loops) if s is not None] if wgmma else []
     if not any_order and any(np.dtype(s.product.results[0].aval.dtype).kind != "i" for s in sums):
         sums = []
     if any(n not in [s.product for s in sums] for n in products):  # `wgmma` beside other products

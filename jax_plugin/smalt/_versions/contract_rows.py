@@ -45,7 +45,7 @@ NAMES = {
     "jaxlib.xla_client": "Device Traceback",
     "jax.experimental.mosaic.gpu": "FragmentedArray TiledLayout WGSplatFragLayout WGStridedFragLayout dialect",
     "jax.experimental.mosaic.gpu.launch_context": "LaunchContext ORIGINAL_KERNEL_ARG_ATTR",
-    "jax.experimental.mosaic.gpu.utils": "BarrierRef c dtype_to_ir_type is_signed smem",
+    "jax.experimental.mosaic.gpu.utils": "BarrierRef _infer_arch@0.11 c dtype_to_ir_type is_signed smem",
     "jax.experimental.pallas.mosaic_gpu": "Barrier BlockSpec CompilerParams ShapeDtypeStruct as_torch_kernel copy_gmem_to_smem emit_pipeline"
     " emit_pipeline_warp_specialized layout_cast",
 }

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.experimental.pallas.mosaic_gpu as plgpu
@@ -18,8 +19,7 @@ from jax._src.pallas import core as pallas_core
 from jax._src.pallas.mosaic_gpu import core as gpu_core
 from jax._src.pallas.mosaic_gpu import pipeline as gpu_pipeline
 from jax.experimental.mosaic import gpu as mgpu
-
-from smalt._versions import devices
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
 
 
 def lowering_semantics(params: Any) -> str:
@@ -148,10 +148,37 @@ def emit_pipeline(*args: Any, **how: Any) -> Callable[..., Any]:
         return _EMIT_PIPELINE(*args, **how)  # type: ignore[no-any-return]
 
 
-def as_hopper() -> contextlib.AbstractContextManager[None]:
+_SCOPE = threading.local()
+
+
+@contextlib.contextmanager
+def as_hopper() -> Iterator[None]:
     """Pipelines that are made in the scope are those for a GPU with bulk copies and barriers: smalt compiles them for others, too, for which JAX has
     pipelines without results alone."""
-    return devices.abstract_device_scope("a GPU like Hopper", 132, "9.0")
+    outer = getattr(_SCOPE, "hopper", False)
+    _SCOPE.hopper = True
+    try:
+        yield
+    finally:
+        _SCOPE.hopper = outer
+
+
+def _answer_for_pipelines() -> list[Callable[[], None]]:
+    """JAX's question which architecture a pipeline is for, in the scope; returns the step that undoes it."""
+    own = getattr(mgpu_utils, "_infer_arch", None)
+    if own is None:  # it does not ask
+        return []
+
+    @functools.wraps(own)
+    def answer() -> tuple[int, int]:
+        return (9, 0) if getattr(_SCOPE, "hopper", False) else own()
+
+    def give_back() -> None:
+        if mgpu_utils._infer_arch is answer:
+            mgpu_utils._infer_arch = own
+
+    mgpu_utils._infer_arch = answer
+    return [give_back]
 
 
 def is_block_spec(x: Any) -> bool:
@@ -173,7 +200,7 @@ def chain_pipelines(heeding: Callable[[Callable[..., Any]], Callable[..., Any]])
             made._smalt = True  # type: ignore[attr-defined]
             setattr(plgpu, name, made)
             undo.append(functools.partial(_give_back, name, made, there))
-    return undo
+    return undo + _answer_for_pipelines()
 
 
 def _give_back(name: str, ours: Any, there: Any) -> None:
