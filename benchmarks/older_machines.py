@@ -48,7 +48,8 @@ def matmul() -> Case:
             compiler_params=plt.CompilerParams(num_stages=steps),
         )
 
-    variants = [(f"{m}x{n}x{k}, {s} stages", of(m, n, k, s)) for m, n, k, s in ((128, 128, 32, 4), (128, 128, 64, 3), (128, 64, 64, 3), (64, 64, 64, 3), (128, 256, 32, 3))]
+    tiles = ((128, 128, 32, 4), (128, 128, 64, 3), (128, 64, 64, 3), (64, 128, 32, 4), (128, 256, 32, 3), (256, 128, 32, 3), (128, 256, 64, 2))
+    variants = [(f"{m}x{n}x{k}, {s} stages", of(m, n, k, s)) for m, n, k, s in tiles]
     turns = [(f"grid of {m}x{n}x{k}", _by_turns(size, m, n, k)) for m, n, k in ((128, 128, 32), (128, 128, 64), (64, 128, 64), (64, 64, 64))]
     return variants + turns, lambda a, b: jnp.dot(a, b, preferred_element_type=jnp.float32).astype(jnp.float16), (a, b)
 
@@ -111,7 +112,7 @@ def attention() -> Case:
         s = jnp.einsum("hmd,hnd->hmn", q, k, preferred_element_type=jnp.float32) * d**-0.5
         return jnp.einsum("hmn,hnd->hmd", jax.nn.softmax(s, axis=-1).astype(jnp.float16), v, preferred_element_type=jnp.float32).astype(jnp.float16)
 
-    return [(f"{m}x{n}, {s} stages", of(m, n, s)) for m, n, s in ((64, 64, 2), (64, 64, 3), (128, 64, 2), (128, 64, 3), (128, 128, 2))], reference, (q, k, v)
+    return [(f"{m}x{n}, {s} stages", of(m, n, s)) for m, n, s in ((64, 64, 3), (64, 128, 2), (128, 64, 2), (128, 64, 3), (128, 128, 2), (192, 64, 2))], reference, (q, k, v)
 
 
 def of_function(make: Callable[[], functions.Pair]) -> Callable[[], Case]:

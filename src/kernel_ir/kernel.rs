@@ -40,8 +40,19 @@ pub struct Kernel {
     pub body: Region,
     /// What passes have to say to the kernel's author; no part of what it means.
     pub notes: Vec<Note>,
+    /// How tiles of products of arrays are dealt to warps; no part of what it means. Chosen where layouts are.
+    pub dealing: Dealing,
     /// Which of the descriptor's references an allocation is, for messages; no part of what it means either.
     pub refs: SecondaryMap<Alloc, RefId>,
+}
+
+/// How tiles of products of arrays are dealt to the warps of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dealing {
+    /// Along M first: rows are whole in a warp, as `wgmma` has them.
+    Rows,
+    /// So that each warp reads the least of the operands.
+    Squares,
 }
 
 /// Why a pass left something as it is.
@@ -263,6 +274,7 @@ impl Kernel {
             regions,
             body,
             notes: vec![],
+            dealing: Dealing::Rows,
             refs: SecondaryMap::new(),
         }
     }

@@ -55,8 +55,8 @@ pub mod words;
 pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms, Within};
 pub use entities::{Alloc, Axis, Op, Region, Value};
 pub use kernel::{
-    AxisData, AxisKind, CompilerParams, FpContract, Kernel, LoweringSemantics, Note, OpData, ParamBinding, ParamData,
-    ParamRole, ProfileScope, Quotients, RegionData, Semantics, Stage, ValueData,
+    AxisData, AxisKind, CompilerParams, Dealing, FpContract, Kernel, LoweringSemantics, Note, OpData, ParamBinding,
+    ParamData, ParamRole, ProfileScope, Quotients, RegionData, Semantics, Stage, ValueData,
 };
 pub use op::*;
 pub use types::{Elem, Facts, Group, LayoutArg, LayoutDim, LayoutSpec, Shape, Type, num_elements};

@@ -203,6 +203,7 @@ impl Printer<'_> {
             target: _,
             device_mesh: _,
             notes: _,
+            dealing: _,
             refs: _,
         } = self.kernel;
         let (stage, lowering) = (stage.name(), semantics.lowering.name());

@@ -13,7 +13,7 @@ use super::in_place::InPlace;
 use super::register_layout::{Axis, Group, Place, RegisterLayout};
 use super::smem_layout::SmemView;
 use super::transfer::{self, Direction, Memory, Options, TransferError, TransferPlan};
-use crate::kernel_ir::DotArithmetic;
+use crate::kernel_ir::{Dealing, DotArithmetic};
 use smallvec::smallvec;
 
 /// Rows and columns of a tile of tensor cores.
@@ -42,9 +42,9 @@ fn sizes(shape: &[u64]) -> [u64; 3] {
 }
 
 /// The tiling of a product.
-pub fn tiling(arithmetic: DotArithmetic, shape: &[u64], group: Group) -> Tiling {
+pub fn tiling(arithmetic: DotArithmetic, shape: &[u64], group: Group, dealing: Dealing) -> Tiling {
     match arithmetic {
-        DotArithmetic::TensorCore => tensor_core(shape, group),
+        DotArithmetic::TensorCore => tensor_core(shape, group, dealing),
         DotArithmetic::MultiplyAdd => multiply_add(shape, group),
     }
 }
@@ -72,12 +72,12 @@ fn layout(shape: &[u64], group: Group, chains: [Chain<Place>; 3]) -> RegisterLay
     RegisterLayout::from_axes(shape, group, axes)
 }
 
-fn tensor_core(shape: &[u64], group: Group) -> Tiling {
+fn tensor_core(shape: &[u64], group: Group, dealing: Dealing) -> Tiling {
     let size = sizes(shape);
     let all = u64::from(group.threads() / 32);
     let tiles_with = |warps: [u64; 3]| [0, 1, 2].map(|d| size[d].div_ceil(TILE[d]).div_ceil(warps[d]));
-    // The least work of a warp, then the fewest warps that repeat nothing, then along M.
-    let mut best: Option<([u64; 4], [u64; 3])> = None;
+    // The least work of a warp, then the fewest warps that repeat nothing, then the least that it reads, if that is asked for, then along M.
+    let mut best: Option<([u64; 5], [u64; 3])> = None;
     for m in [4, 2, 1] {
         for batch in [4, 2, 1] {
             for n in [4, 2, 1] {
@@ -86,16 +86,26 @@ fn tensor_core(shape: &[u64], group: Group) -> Tiling {
                 if used > all {
                     continue;
                 }
-                let work: u64 = tiles_with(warps).iter().product();
-                let rank = [work, used, 4 - m, 4 - batch];
+                let tiles = tiles_with(warps);
+                let work: u64 = tiles.iter().product();
+                let read = match dealing {
+                    Dealing::Rows => 0,
+                    Dealing::Squares => tiles[0] * (TILE[1] * tiles[1] + TILE[2] * tiles[2]),
+                };
+                let rank = [work, used, read, 4 - m, 4 - batch];
                 if best.is_none_or(|(than, _)| rank < than) {
                     best = Some((rank, warps));
                 }
             }
         }
     }
-    let warps = best.map_or([1; 3], |(_, warps)| warps);
-    let tiles = tiles_with(warps);
+    dealt(shape, group, best.map_or([1; 3], |(_, warps)| warps))
+}
+
+/// Tiles of 16 × 8, dealt to so many warps along each dimension.
+fn dealt(shape: &[u64], group: Group, warps: [u64; 3]) -> Tiling {
+    let size = sizes(shape);
+    let tiles = [0, 1, 2].map(|d| size[d].div_ceil(TILE[d]).div_ceil(warps[d]));
     let warp_bit = |d: usize| {
         // Along M the lowest bits, then N, then batches.
         let below = [&[1, 2][..], &[], &[1]][d];
@@ -150,6 +160,18 @@ fn multiply_add(shape: &[u64], group: Group) -> Tiling {
         padded: [0, 1, 2].map(|d| threads[d] * tiles[d]),
         result: layout(shape, group, chains),
     }
+}
+
+/// Whether a left operand of 16-bit elements lies in the registers that `mma` takes it from: as the result of another product of as many rows does,
+/// whose columns are what is summed here (PTX ISA, "Matrix Fragments for mma.m16n8k16": two tiles of the result are one of the operand).
+pub fn is_fragments(arithmetic: DotArithmetic, tiling: &Tiling, layout: &RegisterLayout, bits: u32) -> bool {
+    let &[m, k] = layout.shape() else { return false };
+    let is_dealt_by_rows = tiling.warps[0] == 1 && tiling.warps[2] == 1 && tiling.padded[1] == m;
+    arithmetic == DotArithmetic::TensorCore
+        && bits == 16
+        && is_dealt_by_rows
+        && k % (2 * TILE[2]) == 0
+        && *layout == dealt(layout.shape(), layout.group(), tiling.warps).result
 }
 
 /// Which dimension of a staged operand is contiguous.
@@ -207,6 +229,8 @@ pub struct DotPlan {
     pub b: Staged,
     /// What is read where it is in shared memory; its [`Staged`] takes no scratch.
     pub in_place: [Option<InPlace>; 2],
+    /// The left operand is in the registers that instructions take it from; its [`Staged`] takes no scratch.
+    pub fragments: bool,
     pub bytes: u64,
 }
 
@@ -228,6 +252,8 @@ impl DotPlan {
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'a> {
     Registers(&'a RegisterLayout),
+    /// In those that instructions take it from ([`is_fragments`]): the left one.
+    Fragments,
     InPlace(&'a InPlace),
 }
 
@@ -301,6 +327,7 @@ pub fn plan(
         for ((operand, free), minor) in operands.iter().zip([m, n]).zip(&mut minors) {
             let layout = match operand {
                 Operand::Registers(layout) => layout,
+                Operand::Fragments => continue,
                 Operand::InPlace(own) => {
                     *minor = own.minor;
                     continue;
@@ -343,9 +370,10 @@ pub fn plan(
         a,
         b,
         in_place: operands.map(|operand| match operand {
-            Operand::Registers(_) => None,
+            Operand::Registers(_) | Operand::Fragments => None,
             Operand::InPlace(own) => Some(own.clone()),
         }),
+        fragments: matches!(operands[0], Operand::Fragments),
         bytes,
     })
 }
@@ -358,7 +386,7 @@ mod tests {
     #[test]
     fn a_product_of_64_rows_lies_as_an_accumulator_of_wgmma() {
         for shape in [[64, 8], [64, 64], [128, 256], [192, 40]] {
-            let own = tiling(DotArithmetic::TensorCore, &shape, Group::Warpgroup).result;
+            let own = tiling(DotArithmetic::TensorCore, &shape, Group::Warpgroup, Dealing::Rows).result;
             assert_eq!(own, TiledLayout::wgmma().instantiate(&shape).unwrap(), "{shape:?}");
         }
     }
@@ -377,8 +405,10 @@ mod tests {
                 &[5, 16, 16],
                 &[33, 2, 3],
             ] {
-                for group in [Group::Warp, Group::Warpgroup] {
-                    let tiling = tiling(arithmetic, shape, group);
+                let groups = [Group::Warp, Group::Warpgroup];
+                let ways = groups.map(|group| [Dealing::Rows, Dealing::Squares].map(|dealing| (group, dealing)));
+                for (group, dealing) in ways.into_iter().flatten() {
+                    let tiling = tiling(arithmetic, shape, group, dealing);
                     let n: u64 = shape.iter().product();
                     let mut held = vec![false; n as usize];
                     tiling.result.for_each_element(|_, at| held[at as usize] = true);
@@ -392,7 +422,7 @@ mod tests {
     #[test]
     fn slices_are_as_small_as_they_must() {
         let layout = RegisterLayout::strided(&[128, 64], 4, Group::Warpgroup);
-        let tiling = tiling(DotArithmetic::TensorCore, &[128, 128], Group::Warpgroup);
+        let tiling = tiling(DotArithmetic::TensorCore, &[128, 128], Group::Warpgroup, Dealing::Rows);
         let operands = [Operand::Registers(&layout); 2];
         let plan = |budget| plan(DotArithmetic::TensorCore, tiling.clone(), (64, 16), operands, budget).unwrap();
         assert!(plan(64 * 1024).is_whole());

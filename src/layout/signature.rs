@@ -398,14 +398,19 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
         OpKind::Dot { acc, a, b, arithmetic } => {
             sig.separable = true;
             let data = &kernel.values[results[0]];
-            let tiling = dot::tiling(*arithmetic, data.ty.shape(), group_of(data.group));
+            let tiling = dot::tiling(*arithmetic, data.ty.shape(), group_of(data.group), kernel.dealing);
             let acc = acc.iter().map(|_| Need::Same(results[0]));
             sig.operands = acc.chain([stored(kernel, *a), stored(kernel, *b)]).collect();
             sig.results[0] = Gives::Exactly(tiling.result, "product of arrays");
         }
         OpKind::DotInPlace { acc, a, b } => {
             let data = &kernel.values[results[0]];
-            let tiling = dot::tiling(DotArithmetic::TensorCore, data.ty.shape(), group_of(data.group));
+            let tiling = dot::tiling(
+                DotArithmetic::TensorCore,
+                data.ty.shape(),
+                group_of(data.group),
+                kernel.dealing,
+            );
             let (first, last) = (usize::from(acc.is_some()), sig.operands.len().saturating_sub(1));
             if acc.is_some() {
                 sig.operands[0] = Need::Same(results[0]);

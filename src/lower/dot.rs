@@ -65,10 +65,14 @@ pub fn lower_dot(
         }
         None => vec![Src::Imm(0); layout.slots() as usize],
     };
-    let (mut staging, mut in_place) = (vec![], [None, None]);
+    let (mut staging, mut in_place, mut fragments) = (vec![], [None, None], None);
     let mut types = vec![];
     for (i, from) in operands.into_iter().enumerate() {
         match from {
+            From::Registers(v) if i == 0 && plan.fragments => {
+                types.push(cx.ty(v).dtype());
+                fragments = Some(cx.array(v)?.regs);
+            }
             From::Registers(v) => {
                 types.push(cx.ty(v).dtype());
                 staging.push(operand(cx, plan, [&plan.a, &plan.b][i], v, arithmetic)?);
@@ -87,6 +91,7 @@ pub fn lower_dot(
         operand: *types.first().ok_or_else(|| cx.unexpected(op))?,
         arithmetic,
         in_place,
+        fragments,
     };
     if staging.is_empty() {
         product.slice(cx, None, 0, 0, &mut sums)?;
@@ -193,6 +198,8 @@ struct Product<'a> {
     arithmetic: DotArithmetic,
     /// Of operands in place the bases of their addresses.
     in_place: [Option<Vec<S>>; 2],
+    /// The words of a left operand that lies as it is taken.
+    fragments: Option<Vec<S>>,
 }
 
 impl Product<'_> {
@@ -281,7 +288,7 @@ impl Product<'_> {
             Ok::<(), Error>(())
         };
         // Where an operand lies in memory is known of each step by itself.
-        let is_straight = self.in_place.iter().any(Option::is_some);
+        let is_straight = self.in_place.iter().any(Option::is_some) || self.fragments.is_some();
         if steps * per_step <= STRAIGHT || is_straight {
             return (0..steps).try_for_each(|i| step(cx, bases, i, &mut sums[range.clone()]));
         }
@@ -427,9 +434,17 @@ impl Product<'_> {
             16 * wm * plan.a.along_free(self.element()),
             8 * wn * plan.b.along_free(self.element()),
         ];
-        let left: Vec<Vec<V>> = (0..tm)
-            .map(|m| self.load_matrices(cx, 0, (m, step), (bases[0], offsets[0] + (m * tile[0]) as i32), 4))
-            .collect();
+        let mut left: Vec<Vec<V>> = vec![];
+        for m in 0..tm {
+            left.push(match &self.fragments {
+                None => self.load_matrices(cx, 0, (m, step), (bases[0], offsets[0] + (m * tile[0]) as i32), 4),
+                Some(words) => {
+                    // Two of each tile of eight columns, the upper rows first.
+                    let first = (m * plan.k / 4 + 4 * step) as usize;
+                    words[first..first + 4].iter().map(|&x| cx.b.r32(x)).collect()
+                }
+            });
+        }
         for pair in (0..tn).step_by(2) {
             let count = 2 * (tn - pair).min(2) as usize;
             let staged = (bases[1], offsets[1] + (pair * tile[1]) as i32);

@@ -22,7 +22,7 @@ use crate::layout::relayout::{self, RelayoutError, RelayoutKind, RelayoutPlan, t
 use crate::layout::scan::ScanPlan;
 use crate::layout::views;
 use crate::layout::{Assignment, ReducePlan, RegisterLayout, signature};
-use crate::target::Target;
+use crate::target::{Features, Target};
 use cranelift_entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
@@ -235,8 +235,14 @@ impl Planner<'_> {
                 let ty = kernel.ty(a);
                 let (a, b) = (self.assignment.layout(a)?, self.assignment.layout(b)?);
                 let k = (ty.shape().last().copied().unwrap_or(1), ty.dtype().bits());
-                let tiling = dot::tiling(arithmetic, kernel.ty(data.results[0]).shape(), a.group());
-                let operands = [a, b].map(dot::Operand::Registers);
+                let tiling = dot::tiling(
+                    arithmetic,
+                    kernel.ty(data.results[0]).shape(),
+                    a.group(),
+                    kernel.dealing,
+                );
+                let left = left_operand(kernel, arithmetic, &tiling, a, k.1);
+                let operands = [left, dot::Operand::Registers(b)];
                 let plan = dot::plan(arithmetic, tiling, k, operands, budget.products)
                     .map_err(|e| Error::internal(e.to_string()))?;
                 let bytes = plan.bytes;
@@ -278,7 +284,7 @@ impl Planner<'_> {
         };
         let result = data.results[0];
         let group = group_of(kernel.values[result].group);
-        let tiling = dot::tiling(arithmetic, kernel.ty(result).shape(), group);
+        let tiling = dot::tiling(arithmetic, kernel.ty(result).shape(), group, kernel.dealing);
         let step = dot::step(arithmetic, u64::from(dtype.bits() / 8));
         let in_place = |operand: &MmaOperand, side| match operand {
             MmaOperand::Registers(_) => Ok(None),
@@ -301,6 +307,10 @@ impl Planner<'_> {
         }
         let &[left, right] = operands.as_slice() else {
             return Err(Error::internal("a product of other than two operands"));
+        };
+        let left = match left {
+            dot::Operand::Registers(layout) => left_operand(kernel, arithmetic, &tiling, layout, dtype.bits()),
+            dot::Operand::Fragments | dot::Operand::InPlace(_) => left,
         };
         let operands = [left, right];
         let plan = dot::plan(arithmetic, tiling.clone(), (k, dtype.bits()), operands, budget)
@@ -420,6 +430,22 @@ impl PartialResults {
     /// Of one result: four warps' parts.
     pub fn bytes(&self) -> u32 {
         4 * self.lanes * self.element_bytes
+    }
+}
+
+/// A left operand in registers, as its product takes it. With `wgmma` products of what other products give are its own, and the rest
+/// goes through scratch: what is better there was not measured.
+fn left_operand<'a>(
+    kernel: &Kernel,
+    arithmetic: DotArithmetic,
+    tiling: &dot::Tiling,
+    layout: &'a RegisterLayout,
+    bits: u32,
+) -> dot::Operand<'a> {
+    let is_direct = !kernel.target.has(Features::WGMMA) && dot::is_fragments(arithmetic, tiling, layout, bits);
+    match is_direct {
+        true => dot::Operand::Fragments,
+        false => dot::Operand::Registers(layout),
     }
 }
 

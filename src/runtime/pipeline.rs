@@ -406,7 +406,8 @@ fn target_of(kernel: &Kernel, device: Target) -> Result<Target, Error> {
     let own = super::target(own)?;
     if !device.takes_ptx_of(&own) {
         let what = format!("a kernel with CompilerParams.target `{}` for {}", own.name, device.name);
-        return Err(Error::unsupported(what).remedy("leave CompilerParams.target and SMALT_TARGET empty: the device's own is taken"));
+        return Err(Error::unsupported(what)
+            .remedy("leave CompilerParams.target and SMALT_TARGET empty: the device's own is taken"));
     }
     Ok(own)
 }

@@ -79,7 +79,12 @@ impl Pass<'_> {
             return;
         }
         let group = group_of(kernel.values[result].group);
-        let tiling = dot::tiling(DotArithmetic::TensorCore, kernel.ty(result).shape(), group);
+        let tiling = dot::tiling(
+            DotArithmetic::TensorCore,
+            kernel.ty(result).shape(),
+            group,
+            kernel.dealing,
+        );
         let step = dot::step(DotArithmetic::TensorCore, u64::from(ty.dtype().bits() / 8));
         if k.div_ceil(step) * tiling.tiles.iter().product::<u64>() > MAX_INSTRUCTIONS {
             return;

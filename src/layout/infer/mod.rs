@@ -15,6 +15,7 @@
 //!
 //! A conflict is never an error: [`insert_relayouts`] makes every op's signature true by inserting `relayout` ops.
 mod constraints;
+mod dealing;
 mod in_place_products;
 mod insert_relayouts;
 mod narrow;
@@ -35,6 +36,7 @@ use std::collections::BinaryHeap;
 
 /// Chooses all layouts of a normalised kernel, and makes the changes of layout explicit.
 pub fn run(kernel: &mut Kernel) -> Result<Assignment> {
+    kernel.dealing = dealing::of(kernel);
     let wanted = products::run(kernel)?;
     let smem = smem::choose_transforms(kernel, &wanted)?;
     let constraints = constraints::collect(kernel, &smem)?;

@@ -283,12 +283,15 @@ def test_registers_that_a_gpu_cannot_move_stay() -> None:
             np.testing.assert_array_equal(np.asarray(jax.jit(call)(x)), x + 1)
 
 
-@pytest.mark.parametrize("target, words", (("sm_100a", "takes|for sm_90a"), ("sm_42", "the target sm_42")))
-def test_a_target_that_the_device_does_not_run(target: str, words: str) -> None:
+@pytest.mark.parametrize(
+    "device, target, words",
+    (("H100", "sm_100a", "`sm_100a` for sm_90a"), ("B200", "sm_90a", "`sm_90a` for sm_100a"), ("H100", "sm_42", "the target sm_42")),
+)
+def test_a_target_that_the_device_does_not_run(device: str, target: str, words: str) -> None:
     def body(x: Any, o: Any) -> None:
         o[...] = x[...]
 
     x = jnp.zeros(128, jnp.float32)
     params = smalt.CompilerParams(target=target)
-    with smalt.emulated("H100"), pytest.raises(smalt.Unsupported, match=words):
+    with smalt.emulated(device), pytest.raises(smalt.Unsupported, match=words):
         kernel(body, jax.ShapeDtypeStruct(x.shape, x.dtype), params=params)(x)
