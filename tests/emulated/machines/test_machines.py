@@ -30,7 +30,7 @@ PROGRAMS = ("array programs", "array programs of warps", "pallas calls", "produc
             "running sums", "masked indices", "weights that are computed", "grids that run in turn", "scalar programs of warpgroups")  # fmt: skip
 
 #: Of those, what is compiled outside of JAX's programs, too.
-OF_HOPPER = ("conversions", "memory programs")
+OF_HOPPER = ("conversions", "memory programs", "running sums")
 
 #: A GPU that is a machine.
 GPUS = {d.target: name for name, d in reversed(emulation.DEVICES.items())}
