@@ -382,11 +382,17 @@ fn acquires_from_peers(cx: &LowerCx, barrier: &RefUse) -> bool {
     cx.kernel.cluster_size() > 1 && cx.signalled_by_peers[barrier.alloc] && cx.shares_stores
 }
 
+/// The instruction that asks whether a phase is over: one that may sleep, where the machine has it.
+pub fn ask(cx: &LowerCx) -> MbarrierAsk {
+    match cx.kernel.target.has(Features::TRANSACTIONS) {
+        true => MbarrierAsk::Try,
+        false => MbarrierAsk::Test,
+    }
+}
+
 fn wait(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>, parity: S, acquire: Acquire) -> Result<()> {
-    let (ask, sleeps) = match cx.kernel.target.has(Features::TRANSACTIONS) {
-        true => (MbarrierAsk::Try, !cx.waits_poll),
-        false => (MbarrierAsk::Test, false),
-    };
+    let ask = ask(cx);
+    let sleeps = ask == MbarrierAsk::Try && !cx.waits_poll;
     let Some(limit) = cx.limit else {
         cx.b.inst(Inst::mbarrier_wait(
             ask,

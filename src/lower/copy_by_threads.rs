@@ -17,6 +17,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::{CopyReduction, Group, RefUse};
 use crate::layout::facts::gcd;
+use crate::layout::smem_layout::Swizzle;
 use crate::layout::tma::{Affine, CopyPlan, OutOfBounds, TensorPlan};
 use crate::layout::transfer::Direction;
 use crate::plan::ArrivesBy;
@@ -87,16 +88,16 @@ pub fn load(cx: &mut LowerCx, copy: &Copy) -> Result<()> {
         };
         cx.if_then(when.map_or(Src::Imm(1), Src::Reg), |cx| {
             let read = |cx: &mut LowerCx| {
-                let found = cx.b.load(Space::Global, mem_type(bytes), gmem, 1)[0];
+                let found = cx.b.load(Space::Global, memory::mem_type(bytes), gmem, 1)[0];
                 Ok(vec![found.into()])
             };
             let zero = |_: &mut LowerCx| Ok(vec![Src::Imm(0)]);
-            let class = mem_type(bytes).slot().class;
+            let class = memory::mem_type(bytes).slot().class;
             let x = match there {
                 None => read(cx)?,
                 Some(there) => cx.if_else(there, &[class], read, zero)?,
             };
-            cx.b.store(Space::Shared, mem_type(bytes), smem, &x);
+            cx.b.store(Space::Shared, memory::mem_type(bytes), smem, &x);
             Ok(())
         })?;
     }
@@ -143,7 +144,7 @@ pub fn store(cx: &mut LowerCx, copy: &Copy, reduction: Option<CopyReduction>) ->
             let (ty, n) = match bytes {
                 16 => (MemType::B32, 4),
                 8 if reduction.is_none() => (MemType::B32, 2),
-                _ => (mem_type(bytes), 1),
+                _ => (memory::mem_type(bytes), 1),
             };
             let found = b.load(Space::Shared, ty, smem, n);
             match reduction {
@@ -197,15 +198,6 @@ fn reduces(op: CopyReduction, dtype: DType) -> Result<(RedOp, AtomType)> {
         _ => return Err(Error::internal(format!("a copy that reduces {dtype}"))),
     };
     Ok(found)
-}
-
-fn mem_type(bytes: u32) -> MemType {
-    match bytes {
-        1 => MemType::U8,
-        2 => MemType::B16,
-        8 => MemType::B64,
-        _ => MemType::B32,
-    }
 }
 
 /// The executing thread's number among those of the group, and how many they are.
@@ -425,7 +417,7 @@ impl<'a> Boxes<'a> {
                     when,
                     taken,
                     gmem: memory::address(cx, at, known),
-                    smem: self.place(cx, t, piece.smem + first * self.bytes),
+                    smem: self.place(cx, t, piece.smem + first * self.bytes)?,
                 });
             }
         }
@@ -467,20 +459,19 @@ impl<'a> Boxes<'a> {
     }
 
     /// Where a chunk lies: `offset` bytes behind the thread's first one, swizzled.
-    fn place(&self, cx: &mut LowerCx, t: S, offset: u32) -> Addr<V> {
-        // The swizzle of 128 bytes repeats each 1,024, that of 64 each 512, and of 32 each 256.
-        let period = 8 * self.plan.swizzle.max(1);
-        let (near, far) = (offset % period, offset - offset % period);
+    fn place(&self, cx: &mut LowerCx, t: S, offset: u32) -> Result<Addr<V>> {
+        let swizzle =
+            Swizzle::of_bytes(self.plan.swizzle).ok_or_else(|| Error::internal("a copy with an unknown swizzle"))?;
         let own = cx.b.mul(IntType::U32, t, Src::u32(self.bytes));
         let at = cx.b.add(IntType::U32, self.smem, own);
-        let at = match self.plan.swizzle {
-            0 => return cx.b.addr(at, offset as i32),
-            _ => cx.b.add(IntType::U32, at, Src::u32(near)),
-        };
-        let row = cx.b.shr(ShiftType::U32, at, Src::u32(3));
-        let row = cx.b.and(LogicType::B32, row, Src::u32(self.plan.swizzle - 16));
-        let at = cx.b.xor(LogicType::B32, at, row);
-        cx.b.addr(at, far as i32)
+        if swizzle.is_none() {
+            return Ok(cx.b.addr(at, offset as i32));
+        }
+        // What is a whole number of its periods away lies as it would without.
+        let near = offset % swizzle.period() as u32;
+        let at = cx.b.add(IntType::U32, at, Src::u32(near));
+        let at = memory::swizzle(cx, swizzle, at);
+        Ok(cx.b.addr(at, (offset - near) as i32))
     }
 }
 

@@ -20,13 +20,14 @@
 //!   has given up stays for [`LINGER`], when nothing is issued any more.
 //!
 //! A kernel without a limit has nothing of all this.
+use super::barrier;
 use super::cx::LowerCx;
 use super::emit::{S, V};
 use crate::error::Result;
 use crate::kernel_ir::{Group, Kernel, OpKind};
 use crate::ptx::inst::Inst;
 use crate::ptx::launch::{Awaited, GaveUp};
-use crate::ptx::modifier::{Drain, EndsWith, LeftCopies, LeftRegisters, LogicType, MbarrierAsk};
+use crate::ptx::modifier::{Drain, EndsWith, LeftCopies, LeftRegisters, LogicType};
 use crate::ptx::operand::Src;
 use crate::target::Features;
 
@@ -76,10 +77,7 @@ pub fn end(cx: &mut LowerCx) {
                 true => LeftCopies::Bulk,
                 false => LeftCopies::Nothing,
             },
-            match cx.kernel.target.has(Features::TRANSACTIONS) {
-                true => MbarrierAsk::Try,
-                false => MbarrierAsk::Test,
-            },
+            barrier::ask(cx),
             if cx.kernel.cluster_size() > 1 {
                 EndsWith::Cluster
             } else {

@@ -24,8 +24,8 @@ use smallvec::SmallVec;
 mod addresses;
 mod narrow;
 
-pub use addresses::{Addresses, add_far, address, bases, element_address, guard, thread_terms};
-use addresses::{Width, add_dynamic, inside, swizzle, windows};
+pub use addresses::{Addresses, add_far, address, bases, element_address, guard, swizzle, thread_terms};
+use addresses::{Width, add_dynamic, inside, windows};
 
 /// Which memory a transfer touches, and from where it counts.
 #[derive(Clone, Copy)]
@@ -153,7 +153,8 @@ pub fn touch(cx: &mut LowerCx, target: Target, inst: Inst<V>) -> SmallVec<[V; 4]
     defs
 }
 
-fn mem_type(bytes: u32) -> MemType {
+/// What moves so many bytes.
+pub fn mem_type(bytes: u32) -> MemType {
     match bytes {
         1 => MemType::U8,
         2 => MemType::B16,

@@ -5,7 +5,7 @@
 //! | `elect` | the lowest lane of the mask, by its number |
 //! | sums, differences, products of bf16 | `fma` of bf16: by 1 or −1, or plus −0; each rounds once, and zeros have the same signs |
 //! | comparisons of bf16 | comparisons of f32, which holds the same numbers |
-//! | conversions of bf16 from and to f16 and f64, functions of bf16 | the same of f32, then rounded |
+//! | conversions of bf16 to all others and from f16, functions of bf16 | the same of f32, then rounded |
 //! | arithmetic on pairs of 16-bit integers | on both halves |
 //! | `stmatrix` | a store of each word, to a row whose address another lane has |
 //!
@@ -49,6 +49,7 @@ pub fn run(b: &mut Builder, inst: &Inst<Value>) -> Option<SmallVec<[Value; 4]>> 
         }
         Inst::Cvt {
             rnd,
+            ftz: Ftz::No,
             sat: Sat::No,
             to,
             from: CvtType::BF16,

@@ -29,7 +29,7 @@ pub enum ArrivesBy {
     Warpgroup,
     /// A lane of each warp, behind a barrier of the warp.
     Warps,
-    /// Each lane: tools that follow each thread, and no elected one for its warp, see what is released.
+    /// Each lane: when what it copied has come; and for tools that follow each thread, and no elected one for its warp.
     Lanes,
 }
 

@@ -205,7 +205,7 @@ MUTANTS: list[Mutant] = [
     m("_expand/gather.py", "    return np.asarray(value).astype(dtype)", "np.asarray(value)", "np.asarray(0)",
       "gathers fill with 0", "test_functions", "test_indexing"),
     # ------------------------------------------------------------------ machines
-    m("lower/copy_by_threads.rs", "let row = cx.b.and(LogicType::B32, row, Src::u32(self.plan.swizzle - 16));", "self.plan.swizzle - 16", "0",
+    m("lower/copy_by_threads.rs", "let at = memory::swizzle(cx, swizzle, at);", "memory::swizzle(cx, swizzle, at)", "at",
       "what threads copy to swizzled memory lies as if it were not", "test_machines"),
     m("lower/copy_by_threads.rs", "PrefetchSize::No, smem, gmem, size, taken)", "taken", "Src::u32(bytes)",
       "threads read what is behind an array, and do not fill it with zeros", "test_machines"),

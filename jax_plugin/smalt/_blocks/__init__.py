@@ -6,7 +6,7 @@ it, and `_programs`.
 
 from smalt._blocks.queries import Query, QueryingBody, bind_answers
 from smalt._blocks.axis_order import shared_axes
-from smalt._blocks.blocks import BUDGET, Block, Form, forms_of
+from smalt._blocks.blocks import BESIDE, Block, Form, forms_of
 from smalt._blocks.flow import uses, warn_of_outputs_never_stored
 from smalt._blocks.pallas_call import Call, is_wanted, kernel
 from smalt._blocks.pipelines import heeding_stays

@@ -23,8 +23,10 @@ from smalt import _messages, _versions
 from smalt._blocks import finer_rows, flow
 from smalt._errors import InvalidKernel, Unsupported
 
-#: Shared memory for blocks: 227 KiB less what barriers, the compiler's scratch and users' own scratch may need.
-BUDGET = 200 << 10
+#: Shared memory that barriers, the compiler's scratch and users' own scratch may need beside blocks.
+BESIDE = 27 << 10
+#: Shared memory for blocks, where a block of the grid may have 227 KiB.
+BUDGET = (227 << 10) - BESIDE
 #: Shared memory of a multiprocessor, and what each block of the grid takes of it for the system.
 MULTIPROCESSOR = 228 << 10
 RESERVED = 1 << 10

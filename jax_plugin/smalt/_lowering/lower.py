@@ -125,8 +125,7 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
     is_symbolic = _partition.is_symbolic([*ctx.avals_in, *ctx.avals_out])
 
     machine = _machine(params["compiler_params"], ctx)
-    # What there is beside blocks is needed everywhere.
-    room = _blocks.BUDGET - ((227 << 10) - machine.shared_memory)
+    room = machine.shared_memory - _blocks.BESIDE
 
     def traced(*arrays: Any, budget: int = room) -> list[Any]:
         if is_symbolic:

@@ -38,7 +38,8 @@ pub fn thread_terms(cx: &mut LowerCx, terms: &[Term]) -> S {
     sum
 }
 
-pub(super) fn swizzle(cx: &mut LowerCx, s: Swizzle, address: S) -> S {
+/// Where shared memory of this swizzle has what lies at an address of it without one.
+pub fn swizzle(cx: &mut LowerCx, s: Swizzle, address: S) -> S {
     if s.is_none() {
         return address;
     }

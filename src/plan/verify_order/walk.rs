@@ -549,30 +549,21 @@ impl<'a> Walk<'a> {
                 collective_axes: _,
                 leader_tracked: _,
                 oob: _,
-                by_threads: true,
+                by_threads,
             } => {
-                if !self.is_false(*predicate) {
-                    self.copied_by_threads(op, actor, src, dst);
-                }
-                if let Some(barrier) = barrier
-                    && !(self.kernel.semantics.false_predicate_suppresses_arrival && self.is_false(*predicate))
-                {
-                    let key = self.barrier(barrier);
-                    self.history.arrive(op, actor, key);
-                    self.history.releases_for_all(op, actor);
-                }
-            }
-            OpKind::CopyGmemToSmem {
-                src,
-                dst,
-                barrier,
-                predicate,
-                collective_axes: _,
-                leader_tracked: _,
-                oob: _,
-                by_threads: false,
-            } => {
-                if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
+                let copies = !self.is_false(*predicate);
+                if *by_threads {
+                    if copies {
+                        self.copied_by_threads(op, actor, src, dst);
+                    }
+                    if let Some(barrier) = barrier
+                        && (copies || !self.kernel.semantics.false_predicate_suppresses_arrival)
+                    {
+                        let key = self.barrier(barrier);
+                        self.history.arrive(op, actor, key);
+                        self.history.releases_for_all(op, actor);
+                    }
+                } else if copies && self.is_watched(src) && self.is_watched(dst) {
                     let from = self.written[src.alloc].then(|| self.footprint(op, 0, src));
                     let to = self.footprint(op, 1, dst);
                     let key = barrier.as_ref().map(|b| self.barrier(b));
@@ -583,29 +574,24 @@ impl<'a> Walk<'a> {
                 src,
                 dst,
                 reduction: _,
-                commit_group: _,
-                by_threads: true,
-                predicate,
-            } => {
-                if !self.is_false(*predicate) {
-                    self.copied_by_threads(op, actor, src, dst);
-                }
-            }
-            OpKind::CopySmemToGmem {
-                src,
-                dst,
-                reduction: _,
                 commit_group,
-                by_threads: false,
+                by_threads,
                 predicate,
             } => {
-                if !self.is_false(*predicate) && self.is_watched(src) && self.is_watched(dst) {
-                    let (from, to) = (self.footprint(op, 0, src), self.footprint(op, 1, dst));
-                    let slot = self.slot(src);
-                    self.history.store(op, actor, from, to, slot);
-                }
-                if *commit_group {
-                    self.history.commit_group(actor);
+                let copies = !self.is_false(*predicate);
+                if *by_threads {
+                    if copies {
+                        self.copied_by_threads(op, actor, src, dst);
+                    }
+                } else {
+                    if copies && self.is_watched(src) && self.is_watched(dst) {
+                        let (from, to) = (self.footprint(op, 0, src), self.footprint(op, 1, dst));
+                        let slot = self.slot(src);
+                        self.history.store(op, actor, from, to, slot);
+                    }
+                    if *commit_group {
+                        self.history.commit_group(actor);
+                    }
                 }
             }
             OpKind::CommitGroup => self.history.commit_groups(actor),

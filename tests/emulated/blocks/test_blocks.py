@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import smalt
+from smalt import _blocks
 from smalt._blocks import blocks, pallas_call
 from tests.fuzz.seeds import named, right, seeds
 from tests.programs.blocks.bounded import BOUNDED
@@ -48,7 +49,7 @@ def test_spelled_as_for_a_tpu_or_triton(programs: list[Any]) -> None:
 @pytest.mark.parametrize("kind, seed", [*(("blocks", 5000 + n) for n in range(12)), *(("dependent", n) for n in (7028, 7035, 7048, 7090, 7195))])
 def test_blocks_for_which_there_is_no_room(kind: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that may be addressed where it is, is: of blocks that reach outside what is inside. Branches that no step takes are compiled, too."""
-    monkeypatch.setattr(blocks, "BUDGET", 0)
+    monkeypatch.setattr(_blocks, "BESIDE", 227 << 10)
     right({"blocks": PALLAS_CALLS, "dependent": DEPENDENT}[kind], [seed])
 
 
