@@ -226,12 +226,15 @@ pub(super) fn copy_in<'a>(
     barrier: Option<&'a RefUse>,
     by_threads: bool,
 ) -> Effects<'a> {
-    // What threads have begun they wait for as others do, or before: as what each has done itself.
+    // What threads have begun they wait for as others do, or before: as what each has done itself. Without a barrier the wait is a rendezvous:
+    // what is read in front of it is not what was copied, whoever passes barriers.
     if by_threads {
-        return does([by_any_lanes(src, Access::Read), by_any_lanes(dst, Access::Write)]).with(match barrier {
-            Some(_) => Order::Arrive,
-            None => Order::None,
-        });
+        let (completion, order) = match barrier {
+            Some(_) => (Completion::Now, Order::Arrive),
+            None => (Completion::LoadGroup, Order::None),
+        };
+        let write = effect(dst, Proxy::Generic, Access::Write, Actor::AnyLanes, completion);
+        return does([by_any_lanes(src, Access::Read), write]).with(order);
     }
     let (completion, order) = match barrier {
         Some(barrier) => (Completion::Barrier(barrier), Order::ArriveByIssuer),

@@ -60,9 +60,14 @@ enum Partial {
     Never,
 }
 
-/// Emits the loads.
-pub fn load(cx: &mut LowerCx, copy: &Copy) -> Result<()> {
-    let Chunks { bytes, all } = chunks(cx, copy, Partial::Filled, 16)?;
+/// Emits the loads; where `when` does not hold there are none.
+pub fn load(cx: &mut LowerCx, copy: &Copy, when: Option<S>) -> Result<()> {
+    let Chunks { bytes, mut all } = chunks(cx, copy, Partial::Filled, 16)?;
+    if let Some(wanted) = when {
+        for chunk in &mut all {
+            chunk.when = Some(chunk.when.map_or(wanted, |has| cx.b.both(wanted, has)));
+        }
+    }
     let cache = if bytes == 16 { CopyCache::Cg } else { CopyCache::Ca };
     for chunk in all {
         let Chunk {

@@ -378,28 +378,28 @@ fn load_by_threads(
     predicate: Option<Value>,
 ) -> Result<()> {
     let predicate = match predicate {
-        Some(p) => cx.scalar(p)?,
-        None => Src::Imm(1),
+        Some(p) => Some(cx.scalar(p)?),
+        None => None,
     };
-    check_copied(cx, gmem, smem, oob, Some(predicate))?;
-    let issue = |cx: &mut LowerCx| match start(cx, op, smem)? {
-        Some((smem, plan)) => copy_by_threads::load(cx, &copy_by_threads::Copy { gmem, oob, smem, plan }),
+    check_copied(cx, gmem, smem, oob, Some(predicate.unwrap_or(Src::Imm(1))))?;
+    let issue = |cx: &mut LowerCx, when: Option<S>| match start(cx, op, smem)? {
+        Some((smem, plan)) => copy_by_threads::load(cx, &copy_by_threads::Copy { gmem, oob, smem, plan }, when),
         None => Ok(()),
     };
     let Some(barrier) = barrier else {
-        cx.if_then(predicate, issue)?;
+        issue(cx, predicate)?;
         cx.b.inst(Inst::CopyCommit {});
         return Ok(());
     };
     let bar = barrier::address(cx, barrier)?;
     let by = cx.plan.arrivals.by[barrier.alloc];
     if cx.kernel.semantics.false_predicate_suppresses_arrival {
-        return cx.if_then(predicate, |cx| {
-            issue(cx)?;
+        return cx.if_then(predicate.unwrap_or(Src::Imm(1)), |cx| {
+            issue(cx, None)?;
             copy_by_threads::arrive(cx, bar, by)
         });
     }
-    cx.if_then(predicate, issue)?;
+    issue(cx, predicate)?;
     copy_by_threads::arrive(cx, bar, by)
 }
 

@@ -10,3 +10,4 @@ from smalt._blocks.blocks import BESIDE, Block, Form, forms_of
 from smalt._blocks.flow import uses, warn_of_outputs_never_stored
 from smalt._blocks.pallas_call import Call, is_wanted, kernel
 from smalt._blocks.pipelines import heeding_stays
+from smalt._programs import Means

@@ -132,13 +132,13 @@ def is_wanted(compiler_params: Any, interpret: Any, enabled: bool) -> bool:
 
 
 def kernel(
-    arrays: Sequence[Any], params: dict[str, Any], budget: int = blocks.BUDGET, wgmma: bool = True
+    arrays: Sequence[Any], params: dict[str, Any], budget: int = blocks.BUDGET, means: _programs.Means = _programs.Means()
 ) -> tuple[list[Any], tuple[BlockReport, ...]]:
     """A function of the call's operands, to be traced and lowered in its place; and what was decided for them.
 
-    `budget`: bytes of shared memory for blocks; what is beyond are views of their arrays, where they can be. `wgmma`: whether the machine has it.
+    `budget`: bytes of shared memory for blocks; what is beyond are views of their arrays, where they can be. `means`: the machine's.
     """
-    call = Call(params, budget, wgmma)
+    call = Call(params, budget, means)
     outputs = {call.indices + b.number: b.name for b in call.blocks if b.is_output and b.alias is None}
     flow.warn_of_outputs_never_stored(call.jaxpr, outputs, call.uses)
     axis_order.warn_of_doubts(call.jaxpr, call.axes)
@@ -166,8 +166,8 @@ def kernel(
 class Call:
     """What is decided before anything is traced."""
 
-    def __init__(self, params: dict[str, Any], budget: int = blocks.BUDGET, wgmma: bool = True) -> None:
-        self.wgmma = wgmma
+    def __init__(self, params: dict[str, Any], budget: int = blocks.BUDGET, means: _programs.Means = _programs.Means()) -> None:
+        self.means = means
         mapping = self.mapping = params["grid_mapping"]
         _check(params)
         self.jaxpr = params["jaxpr"]
@@ -241,7 +241,7 @@ class Call:
                 program = _programs.read_program(self.jaxpr)
             except _programs.Unreadable:
                 return None
-            return _programs.plan_warpgroups(program, {program.params[i] for i in read_only}, params.num_stages or _rules.TRITON_STAGES, budget, True, self.wgmma)
+            return _programs.plan_warpgroups(program, {program.params[i] for i in read_only}, params.num_stages or _rules.TRITON_STAGES, budget, True, self.means)
         if len(turns) != 1 or turns[0] != max(self.own) or any(b.alias is not None for b in self.blocks):
             return None
         if not all(_versions.is_plain_scratch(a) for a in self.mapping.scratch_avals):
@@ -258,11 +258,11 @@ class Call:
             return None
         stages = params.num_stages if self.is_triton else self.steps if self.steps > 1 else None  # 1 is the default
         any_order = self.compiler_params.approx_math or getattr(self.compiler_params, "accumulate_products", False)
-        return _programs.plan_warpgroups(found.program, found.free, stages or STAGES, budget, any_order, self.wgmma, found)
+        return _programs.plan_warpgroups(found.program, found.free, stages or STAGES, budget, any_order, self.means, found)
 
     def threads(self) -> dict[str, Any]:
         """Of the kernel's mesh, how many warpgroups there are."""
-        return {} if self.plan is None else {"num_threads": self.plan.threads, "thread_name": _programs.WARPGROUP_AXIS}
+        return {} if self.plan is None or self.plan.threads == 1 else {"num_threads": self.plan.threads, "thread_name": _programs.WARPGROUP_AXIS}
 
     def _analyse_body(self, uses: Mapping[int, flow.Use], aliases: Sequence[tuple[int, int]]) -> None:
         stored = _versions.written_refs(self.jaxpr)

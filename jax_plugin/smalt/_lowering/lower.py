@@ -126,12 +126,13 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
 
     machine = _machine(params["compiler_params"], ctx)
     room = machine.shared_memory - _blocks.BESIDE
+    means = _blocks.Means("wgmma" in machine.features, {"bulk_copies", "set_max_reg"} <= machine.features)
 
     def traced(*arrays: Any, budget: int = room) -> list[Any]:
         if is_symbolic:
             return _partition.symbolic_calls(params)(*arrays)
         _LOCAL.has_side_effects = _versions.has_side_effects(params["compiler_params"])
-        results, _LOCAL.blocks = _blocks.kernel(arrays, params, budget, "wgmma" in machine.features)
+        results, _LOCAL.blocks = _blocks.kernel(arrays, params, budget, means)
         return results
 
     try:

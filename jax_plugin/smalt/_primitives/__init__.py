@@ -4,6 +4,7 @@ How they are written into a descriptor is in `_rules`. Imports `_versions`.
 """
 
 from smalt._primitives.barriers import expect_bytes, mbarrier_arrive, mbarrier_wait, named_barrier_arrive, named_barrier_sync
+from smalt._primitives.copies import await_copies, copy_by_threads
 from smalt._primitives.ordered import (
     atomic,
     atomic_add,

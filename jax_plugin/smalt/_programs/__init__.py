@@ -6,4 +6,5 @@ Here: analyses and plans of bodies, independent of blocks and calls. Imports `_v
 from smalt._programs.dimensions import ELEMENTWISE, Mixed, Split, operand_splits, params_of_part
 from smalt._programs.program import Unreadable, read_program
 from smalt._programs.turns import TurnRoles, read_turns
-from smalt._programs.warpgroups import WARPGROUP_AXIS, WarpgroupPlan, plan_warpgroups, run_by_warpgroups
+from smalt._programs.roles import WARPGROUP_AXIS, run_by_warpgroups
+from smalt._programs.warpgroups import Means, WarpgroupPlan, plan_warpgroups

@@ -143,13 +143,10 @@ class Accumulation:
 
     def transforms(self, shape: Sequence[int], dtype: Any) -> tuple[Any, ...]:
         """Of a slot from which a warpgroup loads its columns: rows of them, swizzled, so that threads of several rows have no bank conflicts."""
-        bits, parts = _versions.bits_of(dtype), 1 if self.split is None or self.sum.contracted == 1 else self.parts
-        if not self.sum.is_in_registers or len(shape) != 2 or shape[0] % 8 or shape != self.sum.right.shape:
+        parts = 1 if self.split is None or self.sum.contracted == 1 else self.parts
+        if not self.sum.is_in_registers or shape != self.sum.right.shape:
             return ()
-        width = next((w for w in (128, 64, 32) if shape[1] // parts * bits % (8 * w) == 0), None)
-        if width is None:
-            return ()
-        return plgpu.TilingTransform((8, 8 * width // bits)), plgpu.SwizzleTransform(width)
+        return swizzled(shape, dtype, parts)
 
     def multiply(self, sums: Any, left: Any, right: Any) -> None:
         """Issues a product, and waits for the one before it. `left`: an array, or memory; `right`: memory, (contracted, columns)."""
@@ -174,6 +171,15 @@ class Accumulation:
             return matrix
         columns = matrix.shape[1] // self.parts
         return matrix.at[:, pl.ds(part * columns, columns)]
+
+
+def swizzled(shape: Sequence[int], dtype: Any, parts: int = 1) -> tuple[Any, ...]:
+    """The transforms of a matrix of which rows are read, or so many parts of the columns."""
+    bits = _versions.bits_of(dtype)
+    width = next((w for w in (128, 64, 32) if shape[-1] // parts * bits % (8 * w) == 0), None)
+    if len(shape) != 2 or shape[0] % 8 or width is None:
+        return ()
+    return plgpu.TilingTransform((8, 8 * width // bits)), plgpu.SwizzleTransform(width)
 
 
 def find(loop: Node) -> Sum | None:
