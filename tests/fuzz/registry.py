@@ -97,6 +97,6 @@ EVERY: tuple[Grammar[Any], ...] = (
     INLINE_PTX_WITHOUT_CARRIES,
     INLINE_PTX_WITH_CARRIES,
     SEVERAL_DEVICES,
-    *([Grammar("descriptors (20,000)", int, _damaged, takes=DESCRIPTORS)] if shutil.which("cargo") else []),
+    *([Grammar("descriptors (20,000)", int, _damaged, takes=DESCRIPTORS, makes_kernels=False)] if shutil.which("cargo") else []),
 )
 GRAMMARS = {grammar.name: grammar for grammar in EVERY}
