@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -104,7 +105,7 @@ class Product:
         _, _, to, precision = self.types
         return lax.dot_general(x, y, self.dims, precision=precision, preferred_element_type=to)
 
-    def run(self, inputs: list[Array]) -> Array:
+    def kernel(self) -> Callable[..., Any]:
         def body(x: Any, y: Any, out: Any) -> None:
             if self.warpgroups == 1:
                 # An index into an array without elements is an error of JAX 0.12's.
@@ -113,10 +114,13 @@ class Product:
                 own = lax.axis_index("wg")
                 out[own] = self.product(x[own], y[own])
 
-        one = jax.eval_shape(self.product, *(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in inputs))
+        one = jax.eval_shape(self.product, *(jax.ShapeDtypeStruct(*x) for x in ((self.lhs, self.types[0]), (self.rhs, self.types[1]))))
         result = jax.ShapeDtypeStruct((self.warpgroups, *one.shape), one.dtype)
         threads = {} if self.warpgroups == 1 else {"num_threads": self.warpgroups, "thread_name": "wg"}
-        return np.asarray(jax.jit(plgpu.kernel(body, out_type=result, **threads))(*inputs))
+        return plgpu.kernel(body, out_type=result, **threads)  # type: ignore[no-any-return]
+
+    def run(self, inputs: list[Array]) -> Array:
+        return np.asarray(jax.jit(self.kernel())(*inputs))
 
     def expected(self, inputs: list[Array], dtype: np.dtype[Any]) -> tuple[Array, Array]:
         """The result, and what may be lost."""
