@@ -20,6 +20,7 @@ from jaxlib.mlir import ir
 import smalt
 from smalt import _native
 from smalt._devices import emulation
+from tests import ROOT
 from tests.corpus.case import kernel
 from tests.corpus.ptx import descriptors
 from tests.fuzz.registry import GRAMMARS
@@ -185,6 +186,16 @@ def test_a_gpu_is_its_machine(device: str) -> None:
         seen = jax.devices()[0]
         assert (seen.core_count, seen.compute_capability) == (about.core_count, about.compute_capability)
         assert seen.shared_memory_per_block_optin == about.shared_memory
+
+
+def test_the_page_has_every_machine() -> None:
+    """Its name, its shared memory, and whether it was measured."""
+    rows = [line.split("|")[1:-1] for line in (ROOT / "docs/MACHINES.md").read_text().splitlines() if re.match(r"\| `sm_\d", line)]
+    for machine in _native.machines().values():
+        (row,) = (row for row in rows if f"`{machine.name}`" in row[0])
+        assert row[2].strip() == f"{machine.shared_memory >> 10} KiB"
+        assert ("measured" in row[4]) == any(_native.machines()[name].measured for name in re.findall(r"sm_\w+", row[0]))
+        assert ("wgmma" in row[3]) == any("wgmma" in _native.machines()[name].features for name in re.findall(r"sm_\w+", row[0]))
 
 
 # ------------------------------------------------------------------------------------------ what a machine lacks
