@@ -81,10 +81,7 @@ def _examine() -> Iterator[tuple[bool | None, str, str]]:
     yield ("cuda" in driver or None), "driver", f"CUDA {driver['cuda']}" if "cuda" in driver else driver["error"].split("\n")[0]
     devices = facts["devices"]
     for number, device in enumerate(devices if isinstance(devices, list) else []):
-        major, minor = device["capability"]
-        works = major in (9, 10)
-        says = f"{device['name']}, capability {major}.{minor}, {device['multiprocessors']} multiprocessors"
-        yield works or None, f"GPU {number}", says + ("" if works else ": smalt compiles for 9.0 and 10.x")
+        yield _examine_gpu(number, device)
     assembler = facts["assembler"]
     if "error" in assembler:
         yield False, "assembler", assembler["error"]
@@ -101,6 +98,19 @@ def _examine() -> Iterator[tuple[bool | None, str, str]]:
         yield False, "environment", environment["error"]
     else:
         yield from _examine_environment(facts["variables"])
+
+
+def _examine_gpu(number: int, device: dict[str, Any]) -> tuple[bool | None, str, str]:
+    """The GPU, and the machine that kernels are compiled for there."""
+    major, minor = device["capability"]
+    says = f"{device['name']}, capability {major}.{minor}, {device['multiprocessors']} multiprocessors"
+    try:
+        machine = _native.machines()[_native.target_of((major, minor))]
+    except _errors.Unsupported:
+        return None, f"GPU {number}", f"{says}: smalt compiles for {', '.join(_native.machines())}"
+    parts = ", ".join(machine.features) or "none"
+    memory = f"{machine.shared_memory >> 10} KiB of shared memory a block"
+    return True, f"GPU {number}", f"{says}: {machine.name}, {machine.status}; {memory}; parts beyond sm_80's: {parts}"
 
 
 def _examine_cache(cache: dict[str, Any] | None) -> tuple[bool | None, str, str]:

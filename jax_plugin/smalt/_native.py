@@ -397,19 +397,23 @@ class Machine:
 
     name: str
     capability: tuple[int, int]
-    features: frozenset[str]  # as in `src/target/features.rs`, in lower case
+    features: tuple[str, ...]  # as in `src/target/features.rs`, in lower case
     shared_memory: int  # bytes that one block may have
     measured: bool  # whether smalt's choices were measured on it
+
+    @property
+    def status(self) -> str:
+        return "measured" if self.measured else "assembled and emulated, not run on hardware"
 
 
 @functools.cache
 def machines() -> dict[str, Machine]:
-    """Those that smalt compiles for, by name."""
+    """Those that smalt compiles for, by name, the earliest first."""
     lib = library()
     rows = _parsed("the machines", _answer(lib, lib.smalt_machines))
     return {
-        name: Machine(name, tuple(row["capability"]), frozenset(row["features"]), row["shared_memory"], row["measured"])
-        for name, row in rows.items()
+        name: Machine(name, tuple(row["capability"]), tuple(row["features"]), row["shared_memory"], row["measured"])
+        for name, row in sorted(rows.items(), key=lambda item: (item[1]["capability"], item[0]))
     }
 
 

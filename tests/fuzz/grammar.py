@@ -9,8 +9,9 @@ from typing import Any, Generic, TypeVar
 import jax
 
 import smalt
+from tests.fuzz import bits
 from tests.fuzz.outcome import RIGHT, Outcome
-from tests.machine import enabled
+from tests.machine import enabled, has_memory
 
 P = TypeVar("P")
 
@@ -19,10 +20,10 @@ RACES = ("nothing orders", "different values for one place", "shared memory that
 
 
 def of_error(error: Exception, counts_memory: bool = True) -> Outcome:
-    """What an exception says of the program whose check raised it; `counts_memory` is the grammar's."""
+    """What an exception says of the program whose check raised it; `counts_memory` is the grammar's, which counts on a Hopper's."""
     text = str(error)
     is_too_large = isinstance(error, smalt.InvalidKernel) and text.startswith("smalt: shared memory\n")
-    if isinstance(error, smalt.Unsupported) or is_too_large and not counts_memory:
+    if isinstance(error, smalt.Unsupported) or is_too_large and not (counts_memory and has_memory()):
         return Outcome("refused", text)
     if isinstance(error, AssertionError):
         return Outcome("wrong", text)
@@ -44,8 +45,9 @@ class Grammar(Generic[P]):
         show: The program as a text.
         named: Checks of programs by name: what once went wrong.
         known: Of seeds and names that fail today, the kind of their outcome. One that no longer fails does not belong there: the tests say so.
-        counts_memory: Whether programs are drawn so that they fit into shared memory; otherwise those that do not are refused, and no failure.
+        counts_memory: Whether programs are drawn so that they fit into a Hopper's shared memory; otherwise those that do not are refused, and no failure.
         takes: How many seeds one program takes.
+        makes_kernels: Whether programs are kernels, which another machine may run.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Grammar(Generic[P]):
     known: Mapping[int | str, str] = dataclasses.field(default_factory=dict)
     counts_memory: bool = True
     takes: int = 1
+    makes_kernels: bool = True
 
     def outcome(self, program: P | None, on_gpu: bool = False, like: Outcome | None = None) -> Outcome:
         """What becomes of a program; `like`: a failure that it may share."""
@@ -78,7 +81,8 @@ class Grammar(Generic[P]):
 
     def _judged(self, check: Callable[[], Outcome | None], on_gpu: bool) -> Outcome:
         try:
-            with enabled(on_gpu):
-                return check() or RIGHT
+            with enabled(on_gpu), bits.keeping() as kept:
+                outcome = check() or RIGHT
+                return dataclasses.replace(outcome, digests=outcome.digests or tuple(kept))
         except Exception as error:  # noqa: BLE001: it is reported
             return of_error(error, self.counts_memory)

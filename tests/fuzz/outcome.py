@@ -12,8 +12,9 @@ class Outcome:
     """What became of a program.
 
     Attributes:
-        kind: "right"; "refused": smalt says what it lacks; "no program": JAX lacks something, or says that it is none. All others are failures: "wrong"
-            (numbers), "race" (the emulator's checker reports it), "deadlock", "hangs", "error".
+        kind: "right"; "no bits": right, where it has no results that machines may be held to; "refused": smalt says what it lacks; "no program": JAX lacks
+            something, or says that it is none. All others are failures: "wrong" (numbers), "other bits" (than another machine's), "race" (the
+            emulator's checker reports it), "deadlock", "hangs", "error".
         text: The diagnosis, or the first wrong elements.
         where: Which part of the check failed, for one that runs that part alone.
         digests: Of the results, for another machine to be held to their bits.
@@ -22,11 +23,11 @@ class Outcome:
     kind: str
     text: str = ""
     where: Any = None
-    digests: tuple[str, ...] = ()
+    digests: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def is_failure(self) -> bool:
-        return self.kind not in ("right", "refused", "no program")
+        return self.kind not in ("right", "no bits", "refused", "no program")
 
     @property
     def signature(self) -> str:

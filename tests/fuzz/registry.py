@@ -21,6 +21,7 @@ from tests.programs.conversions import CONVERSIONS
 from tests.programs.convolutions import CONVOLUTIONS
 from tests.programs.block_copies import BLOCK_COPIES
 from tests.programs.counted import COUNTED
+from tests.programs.functions import FUNCTIONS
 from tests.programs.indexing import INDEXING, REFERENCES_AT_INDICES
 from tests.programs.inline_programs import INLINE_PTX, INLINE_PTX_WITHOUT_CARRIES, INLINE_PTX_WITH_CARRIES
 from tests.programs.litmus import LITMUS
@@ -75,6 +76,7 @@ EVERY: tuple[Grammar[Any], ...] = (
     TURNS,
     COMPUTED_WEIGHTS,
     CONVOLUTIONS,
+    FUNCTIONS,
     MASKED_BLOCKS,
     MASKED_INDICES,
     INDEXING,
@@ -97,6 +99,6 @@ EVERY: tuple[Grammar[Any], ...] = (
     INLINE_PTX_WITHOUT_CARRIES,
     INLINE_PTX_WITH_CARRIES,
     SEVERAL_DEVICES,
-    *([Grammar("descriptors (20,000)", int, _damaged, takes=DESCRIPTORS)] if shutil.which("cargo") else []),
+    *([Grammar("descriptors (20,000)", int, _damaged, takes=DESCRIPTORS, makes_kernels=False)] if shutil.which("cargo") else []),
 )
 GRAMMARS = {grammar.name: grammar for grammar in EVERY}

@@ -32,8 +32,10 @@ ENVIRONMENT = {
 ENVIRONMENT_ON_GPU = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "SMALT_CACHE_DIR": ""}
 
 
-def prepare_environment(on_gpu: bool) -> None:
+def prepare_environment(on_gpu: bool, target: str | None = None) -> None:
     """Before JAX is imported, here or in processes. But for a GPU nothing runs on one, whatever the user has said."""
+    if target is not None:
+        os.environ["SMALT_TARGET"] = target
     if not on_gpu:
         os.environ["JAX_PLATFORMS"] = "cpu"
     for name, value in (ENVIRONMENT_ON_GPU if on_gpu else ENVIRONMENT).items():
@@ -52,7 +54,8 @@ class Task:
     def command(self) -> str:
         """What repeats it."""
         which = f"--named {self.seed!r}" if isinstance(self.seed, str) else f"--seed {self.seed}"
-        return f"python -m tests.fuzz --generator {self.grammar!r} {which}{' --gpu' if self.on_gpu else ''}"
+        target = f" --target {os.environ['SMALT_TARGET']}" if os.environ.get("SMALT_TARGET") else ""
+        return f"python -m tests.fuzz --generator {self.grammar!r} {which}{target}{' --gpu' if self.on_gpu else ''}"
 
     def prepare(self) -> None:
         """Imports all grammars."""
@@ -76,7 +79,10 @@ class Result:
 
 
 def results(tasks: Iterable[Task], jobs: int, limit: float = LIMIT) -> Iterator[Result]:
-    """A result for each task, in no particular order. A task is taken when there is a process for it; without processes they run here, without limit."""
+    """A result for each task, in no particular order. A task is taken when there is a process for it; without processes they run here, without limit.
+
+    `tasks` may have more of them once it is given results. Programs of a GPU have processes of their own, beside those of the emulator.
+    """
     if jobs == 0:
         for task in tasks:
             begun = time.monotonic()
@@ -87,7 +93,7 @@ def results(tasks: Iterable[Task], jobs: int, limit: float = LIMIT) -> Iterator[
     upcoming = next(left, None)
     try:
         while upcoming is not None or any(w.task for w in workers):
-            while upcoming is not None and (free := _free(workers, jobs)) is not None:
+            while upcoming is not None and (free := _free(workers, jobs, upcoming.on_gpu)) is not None:
                 free.give(upcoming)
                 upcoming = next(left, None)
             multiprocessing.connection.wait([w.here for w in workers if w.task], timeout=1)
@@ -98,16 +104,18 @@ def results(tasks: Iterable[Task], jobs: int, limit: float = LIMIT) -> Iterator[
                     w.end()
                     workers.remove(w)
                 yield result
+            upcoming = upcoming or next(left, None)
     finally:
         for w in workers:
             w.end()
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, on_gpu: bool) -> None:
         context = multiprocessing.get_context("spawn")
+        self.on_gpu = on_gpu
         self.here, there = context.Pipe()
-        self.process = context.Process(target=_serve, args=(there,), daemon=True)
+        self.process = context.Process(target=_serve, args=(there, on_gpu), daemon=True)
         self.process.start()
         there.close()
         self.task: Task | None = None
@@ -144,18 +152,19 @@ class _Worker:
         self.here.close()
 
 
-def _free(workers: list[_Worker], jobs: int) -> _Worker | None:
-    for w in workers:
-        if w.task is None:
-            return w
-    if len(workers) >= jobs:
+def _free(workers: list[_Worker], jobs: int, on_gpu: bool) -> _Worker | None:
+    if sum(w.task is not None for w in workers) >= jobs:
         return None
-    workers.append(_Worker())
+    for w in workers:
+        if w.task is None and w.on_gpu == on_gpu:
+            return w
+    workers.append(_Worker(on_gpu))
     return workers[-1]
 
 
-def _serve(pipe: Any) -> None:
+def _serve(pipe: Any, on_gpu: bool) -> None:
     """For each task: nothing, when it begins, and its outcome."""
+    prepare_environment(on_gpu)
     while True:
         task = pipe.recv()
         task.prepare()

@@ -17,7 +17,9 @@ from typing import Any
 import jax
 
 import smalt
+from tests.oracles.functions import judge
 from tests.oracles.functions.judge import x64
+from tests.programs import functions, products
 from tests.programs import scalars as random_programs
 from tests.programs.arrays import emit as arrays_emit
 from tests.programs.arrays import generate as arrays_generate
@@ -56,11 +58,26 @@ def _blocks(seed: int) -> Descriptors:
     return _of(blocks_generate.build(call)(False), *blocks_generate.arguments(call))
 
 
+def _functions(seed: int) -> Descriptors:
+    case = functions.draw(seed)
+    with x64(case.x64):
+        arrays = case.arrays()
+        return _of(judge.kernel_of(case, arrays), *arrays)
+
+
+def _products(seed: int) -> Descriptors:
+    p = products.Product.of(seed)
+    with x64(p.x64):
+        return _of(p.kernel(), *p.data())
+
+
 GENERATORS: dict[str, Callable[[int], Descriptors]] = {
     "kernels": _kernels,
     "arrays": _arrays,
     "programs": _programs,
     "blocks": _blocks,
+    "functions": _functions,
+    "products": _products,
 }
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import x64
+from tests.fuzz.bits import keep
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.outcome import Outcome
 
@@ -328,7 +329,7 @@ class Trial:
                     return Outcome("no program", str(e))
                 raise
             for k, (got, want) in enumerate(zip(results, self.expected())):
-                for warpgroup in np.asarray(got):
+                for warpgroup in keep(got):
                     assert warpgroup.shape == want.shape and warpgroup.dtype == want.dtype, f"{self}: result {k}"
                     same = bits(warpgroup) == bits(want)
                     assert same.all(), f"{self}: result {k} at {np.argwhere(~same)[:5].tolist()}:\n{warpgroup}\n{want}"
@@ -422,7 +423,7 @@ class RefTrial:
         like = [jax.ShapeDtypeStruct(w.shape, w.dtype) for w in wanted]
         got = plgpu.kernel(body, out_type=like, scratch_types=scratch)(self.x, self.value, *self.arrays)
         for result, want in zip(got, wanted):
-            assert (bits(np.asarray(result)) == bits(want)).all(), f"{self}:\n{result}\n{want}"
+            assert (bits(keep(result)) == bits(want)).all(), f"{self}:\n{result}\n{want}"
 
 
 INDEXING = Grammar("indexing", Trial.of, Trial.check)

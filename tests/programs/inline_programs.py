@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.fuzz.bits import keep
 from tests.fuzz.grammar import Grammar
 
 U32 = np.uint32
@@ -398,10 +399,11 @@ class Together:
         a, b, x = inputs(self.first, self.slots)
         words, floats = kernel(programs, self.slots)(a.reshape(-1), b.reshape(-1), x.reshape(-1))
         wrong = []
+        words, floats = [keep(x) for x in words], [keep(x) for x in floats]
         for i, p in enumerate(programs):
             y, z = p.expected(a, b, x)
-            same_floats = (np.asarray(floats[i]).view(U32) == z.reshape(-1).view(U32)) | (np.isnan(np.asarray(floats[i])) & np.isnan(z.reshape(-1)))
-            if not np.array_equal(np.asarray(words[i]), y.reshape(-1)) or not same_floats.all():
+            same_floats = (floats[i].view(U32) == z.reshape(-1).view(U32)) | (np.isnan(floats[i]) & np.isnan(z.reshape(-1)))
+            if not np.array_equal(words[i], y.reshape(-1)) or not same_floats.all():
                 wrong.append(f"seed {self.first + i}:\n{p.text}")
         assert not wrong, "\n".join(wrong)
 

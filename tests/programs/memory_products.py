@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
+from tests.fuzz.bits import keep
 from tests.fuzz.grammar import Grammar
 from tests.programs.products import is_float, to_tf32
 
@@ -222,7 +223,7 @@ class MemoryProduct:
 
     def check(self) -> None:
         inputs = self.data()
-        got, (expected, lost) = self.run(inputs), self.expected(inputs)
+        got, (expected, lost) = keep(self.run(inputs)), self.expected(inputs)
         expected = expected.reshape(got.shape)
         lost = np.broadcast_to(lost, got.shape) if lost.size == 1 else lost.reshape(got.shape)
         off = abs(got.astype(np.float64) - expected)

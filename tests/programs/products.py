@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import x64
+from tests.fuzz.bits import keep
 from tests.fuzz.grammar import Grammar
 
 Array = np.ndarray[Any, Any]
@@ -103,7 +105,7 @@ class Product:
         _, _, to, precision = self.types
         return lax.dot_general(x, y, self.dims, precision=precision, preferred_element_type=to)
 
-    def run(self, inputs: list[Array]) -> Array:
+    def kernel(self) -> Callable[..., Any]:
         def body(x: Any, y: Any, out: Any) -> None:
             if self.warpgroups == 1:
                 # An index into an array without elements is an error of JAX 0.12's.
@@ -112,10 +114,13 @@ class Product:
                 own = lax.axis_index("wg")
                 out[own] = self.product(x[own], y[own])
 
-        one = jax.eval_shape(self.product, *(jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in inputs))
+        one = jax.eval_shape(self.product, *(jax.ShapeDtypeStruct(*x) for x in ((self.lhs, self.types[0]), (self.rhs, self.types[1]))))
         result = jax.ShapeDtypeStruct((self.warpgroups, *one.shape), one.dtype)
         threads = {} if self.warpgroups == 1 else {"num_threads": self.warpgroups, "thread_name": "wg"}
-        return np.asarray(jax.jit(plgpu.kernel(body, out_type=result, **threads))(*inputs))
+        return plgpu.kernel(body, out_type=result, **threads)  # type: ignore[no-any-return]
+
+    def run(self, inputs: list[Array]) -> Array:
+        return np.asarray(jax.jit(self.kernel())(*inputs))
 
     def expected(self, inputs: list[Array], dtype: np.dtype[Any]) -> tuple[Array, Array]:
         """The result, and what may be lost."""
@@ -154,7 +159,7 @@ class Product:
     def check(self) -> None:
         inputs = self.data()
         with x64(self.x64):
-            got = self.run(inputs)
+            got = keep(self.run(inputs))
             expected, lost = self.expected(inputs, got.dtype)
         wide = got.astype(np.float64) if is_float(got.dtype) else got
         difference = abs(wide - expected) if is_float(got.dtype) else (wide != expected)

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from tests.corpus.case import kernel, like, x64
+from tests.fuzz.bits import keep
 from tests.fuzz.grammar import Grammar
 
 ACC, SMEM, Barrier = plgpu.ACC, plgpu.SMEM, plgpu.Barrier
@@ -86,7 +87,7 @@ class Parts:
     def check(self) -> None:
         rng = np.random.default_rng([self.seed, 2])
         a, b = numbers(rng, (self.m, self.k), self.dtype), numbers(rng, (self.n, self.k), self.dtype)
-        got = [np.asarray(x) for x in self.kernel()(a, b)]
+        got = [keep(x) for x in self.kernel()(a, b)]
         for i, (x, y) in enumerate(zip(got, self.reference(a, b), strict=True)):
             np.testing.assert_array_equal(x.astype(np.float64), y, err_msg=f"{self}: output {i}")
 
@@ -173,7 +174,7 @@ class Registers:
 
             o[...] = pl.run_state(program)(x_ref[...])
 
-        got = np.asarray(kernel(body, like(shape, dtype))(x, starts))
+        got = keep(kernel(body, like(shape, dtype))(x, starts))
         wanted = x.copy()
         for step in steps:
             step(_Known(wanted), starts)
@@ -348,7 +349,7 @@ class Operands:
 
         transforms = {"transforms": tiled(dtype, swizzle)} if annotated else {}
         buffers = [SMEM(shape, dtype, **transforms) for shape in (a_shape, b_shape)]
-        got = np.asarray(kernel(body, like((m, n), sums), *buffers, Barrier(num_barriers=2))(a, b))
+        got = keep(kernel(body, like((m, n), sums), *buffers, Barrier(num_barriers=2))(a, b))
         wanted = left(a).astype(np.float64) @ right(b).astype(np.float64)
         np.testing.assert_array_equal(got.astype(np.float64), wanted, err_msg=f"seed {self.seed}: {a_shape} {b_shape} {annotated}")
 
@@ -402,7 +403,7 @@ class Hints:
 
             lax.fori_loop(0, rounds, step, first_ref[0].astype(jnp.int32))
 
-        got = np.asarray(kernel(body, like((rounds, size), jnp.int32), SMEM((size,), jnp.int32), Barrier())(x, first))
+        got = keep(kernel(body, like((rounds, size), jnp.int32), SMEM((size,), jnp.int32), Barrier())(x, first))
         at = int(first[0]) + size * np.arange(rounds)
         wanted = np.stack([x[i : i + size] * 12 + i for i in at])
         np.testing.assert_array_equal(got, wanted, err_msg=f"seed {self.seed}: {steps} {size}")
@@ -458,7 +459,7 @@ class Shared:
 
         transforms = {"transforms": tiled(dtype, swizzle)} if tile else {}
         scratch = [SMEM(shape, dtype, **transforms), Barrier(), *([plgpu.ClusterBarrier(collective_axes=names)] if rounds > 1 else [])]
-        got = np.asarray(kernel(body, like((blocks, rounds, *shape), dtype), *scratch, cluster=cluster, cluster_names=names)(x))
+        got = keep(kernel(body, like((blocks, rounds, *shape), dtype), *scratch, cluster=cluster, cluster_names=names)(x))
         np.testing.assert_array_equal(got, np.stack([x] * blocks), err_msg=f"seed {self.seed}: {shape} {np.dtype(dtype)} {cluster} {axes}")
 
 
@@ -550,7 +551,7 @@ class Copies:
         transforms = {} if self.swizzle is None else {"transforms": tiled(self.dtype, self.swizzle)}
         with x64(True):
             call = kernel(body, (like((ROUNDS, *part), self.dtype), like(shape, self.dtype)), SMEM(part, self.dtype, **transforms), Barrier())
-            loaded, stored = (np.asarray(a) for a in call(x, *(np.array(dim.starts, dim.index) for dim in computed)))
+            loaded, stored = (keep(a) for a in call(x, *(np.array(dim.starts, dim.index) for dim in computed)))
         wanted, written = np.zeros((ROUNDS, *box), self.dtype), np.zeros_like(x)
         for i in range(ROUNDS):
             inside = [(max(0, -dim.starts[i]), max(0, min(dim.size, dim.extent - dim.starts[i]))) for dim in self.dims]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import itertools
 import os
 import pathlib
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 import smalt
 from tests import ROOT
 from tests.fuzz import bits
-from tests.fuzz.__main__ import Summary, is_kept, misuse, show
+from tests.fuzz.__main__ import Hunt, Summary, is_kept, misuse, show
 from tests.fuzz.grammar import Grammar, of_error
 from tests.fuzz.outcome import RIGHT, Outcome
 from tests.fuzz.runner import ENVIRONMENT, Result, Task, results
@@ -166,8 +167,69 @@ def test_results_are_held_to_kept_digests(tmp_path: pathlib.Path) -> None:
     bits.write(path := str(tmp_path / "kept.npz"), [result(0, x), Result(Task("toy", 1), Outcome("refused"), 0.0)])
     known = bits.read(path)
     assert bits.held(result(0, x), known).outcome.kind == "right"
-    assert bits.held(result(0, x + x), known).outcome.kind == "wrong"
+    assert bits.held(result(0, x + x), known).outcome.kind == "other bits"
     assert bits.held(result(1, x), known).outcome.kind == bits.held(result(2, x), known).outcome.kind == "no program"
+
+
+def test_results_that_are_kept_are_an_outcomes() -> None:
+    """Once each, and not of what other checks keep."""
+
+    def check(numbers: Numbers) -> None:
+        for _ in range(2):
+            assert bits.keep(list(numbers)).tolist() == list(numbers)
+
+    grammar = dataclasses.replace(TOY, check=check)
+    bits.keep(0)
+    assert grammar.outcome_of(3).digests == (bits.digest(np.arange(3)),)
+    assert TOY.outcome_of(3).digests == ()
+
+
+@dataclasses.dataclass(frozen=True)
+class OnBoth(Task):
+    """Seeds 0 and 1 are right on both, 2 gives other bits on a GPU, 3 is refused by the emulator, 4 wrong on a GPU, 5 keeps nothing."""
+
+    def prepare(self) -> None: ...
+
+    def outcome(self) -> Outcome:
+        seed = int(self.seed)
+        if seed == 3:
+            assert not self.on_gpu
+            return Outcome("refused", "smalt: not supported yet: wgmma on sm_80\n  remedy: …")
+        if seed == 4 and self.on_gpu:
+            return Outcome("wrong", f"in {os.environ.get('JAX_PLATFORMS')}")
+        digests = ("int32 [1] a", f"int32 [1] {os.getpid() if self.on_gpu else 'b'}") if seed == 2 else ("int32 [1] a",)
+        return Outcome("right", os.environ["PJRT_NPROC" if not self.on_gpu else "XLA_PYTHON_CLIENT_PREALLOCATE"], digests=() if seed == 5 else digests)
+
+
+@pytest.mark.parametrize("jobs", (1, 3))
+def test_a_gpu_is_held_to_the_emulators_bits(jobs: int) -> None:
+    """Each in an environment of its own; one result of each program, the emulator's where a GPU need not run it."""
+    beside = bits.Beside([OnBoth("toy", seed) for seed in range(6)])
+    found = {r.task.seed: r for r in beside.count(results(beside, jobs))}
+    assert {seed: r.outcome.kind for seed, r in found.items()} == {0: "right", 1: "right", 2: "other bits", 3: "refused", 4: "wrong", 5: "no bits"}
+    assert [found[seed].task.on_gpu for seed in range(6)] == [True, True, True, False, True, True]
+    assert found[2].outcome.text.startswith("out1: int32 [1] ") and found[2].outcome.text.endswith(", kept int32 [1] b")
+
+
+def test_what_a_machine_lacks_is_no_idleness() -> None:
+    summary = Summary(["toy", "other"])
+    for seed in range(20):
+        lacks = "smalt: not supported yet: wgmma on sm_80\n  expected: …" if seed else "smalt: shared memory\n  expected: …"
+        summary.add(Task("toy", seed), Outcome("refused", lacks))
+        summary.add(Task("other", seed), Outcome("refused", "smalt: three"))
+    assert "20: 20 refused   lacks 1 shared memory, 19 wgmma\n" in str(summary) and summary.idle() == ["other"]
+
+
+def test_a_hunt_leaves_generators_whose_programs_are_all_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.fuzz.registry import GRAMMARS
+
+    for name in ("toy", "other"):
+        monkeypatch.setitem(GRAMMARS, name, dataclasses.replace(TOY, name=name))
+    hunt = Hunt(["toy", "other"], 1.0, 0, on_gpu=False)
+    outcomes = {"toy": Outcome("refused"), "other": RIGHT}
+    tasks = hunt.tasks()
+    taken = [result.task.grammar for result in hunt.count(Result(task, outcomes[task.grammar], 1.0) for task in itertools.islice(tasks, 100))]
+    assert taken.count("toy") == Hunt.REFUSED
 
 
 def test_what_became_of_programs_is_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,6 +326,7 @@ def test_what_is_kept_is_what_was_written(tmp_path: pathlib.Path) -> None:
         (["conversions"], {"named": []}, "--named: expected a generator that has programs by name, got conversions"),
         (["array programs"], {"named": ["nope"]}, "--named: expected some of 8 programs"),
         (["array programs"], {"named": [], "shrink": True}, "--show, --shrink: expected seeds, got --named"),
+        (["array programs"], {"bits": True, "jobs": 0}, "--bits: expected processes"),
         (["array programs"], {"show": True}, "--show: expected --seed or --count"),
         (["array programs", "litmus"], {"seed": 0, "shrink": True}, "got litmus"),
         (["array programs"], {"seed": 0, "shrink": True, "show": True}, None),
@@ -271,6 +334,7 @@ def test_what_is_kept_is_what_was_written(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_what_generators_do_not_have(names: list[str], changed: dict[str, object], says: str | None) -> None:
-    given = argparse.Namespace(**{"generator": names, "named": None, "show": False, "shrink": False, "seed": None, "count": None} | changed)
+    none: dict[str, object] = dict.fromkeys(("named", "show", "shrink", "seed", "count", "bits", "gpu", "write", "compare", "jobs"))
+    given = argparse.Namespace(**none | {"generator": names} | changed)
     found = misuse(names, given)
     assert found == says or says is not None and found is not None and says in found

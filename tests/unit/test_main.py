@@ -39,6 +39,25 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "library" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "capability, ok, says",
+    [
+        ((8, 0), True, ": sm_80, assembled and emulated, not run on hardware; 163 KiB of shared memory a block; parts beyond sm_80's: none"),
+        ((8, 9), True, ": sm_89, assembled and emulated, not run on hardware; 99 KiB of shared memory a block; parts beyond sm_80's: xorsign, fp8"),
+        ((9, 0), True, ": sm_90a, measured; 227 KiB of shared memory a block; parts beyond sm_80's: xorsign, fp8, bf16, "),
+        ((12, 1), True, ": sm_120, assembled and emulated, not run on hardware; 99 KiB "),
+        ((7, 5), None, ": smalt compiles for sm_80, sm_86, "),
+    ],
+)
+def test_doctor_names_the_machine_of_each_gpu(capability: tuple[int, int], ok: bool | None, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the rows that kernels are compiled by."""
+    device = {"name": "NVIDIA Something", "capability": list(capability), "multiprocessors": 58}
+    facts = _native.doctor() | {"devices": [device]}
+    monkeypatch.setattr(_native, "doctor", lambda: facts)
+    (line,) = (line for line in cli._examine() if line[1] == "GPU 0")
+    assert line[0] is ok and line[2].startswith("NVIDIA Something, capability {}.{}, 58 multiprocessors".format(*capability) + says), line
+
+
 def test_doctor_says_where_cubins_are_kept(tmp_path: pathlib.Path) -> None:
     def says(folder: pathlib.Path | str) -> str:
         env = dict(os.environ, SMALT_CACHE_DIR=str(folder), SMALT_CACHE_LIMIT="3M", JAX_PLATFORMS="cpu")

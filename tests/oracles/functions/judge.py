@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,10 +41,8 @@ def x64(on: bool) -> Any:
     return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
 
-def in_kernel(case: Case, arrays: list[Array]) -> list[Array]:
-    """The results of the call inside of a kernel, whole arrays loaded from refs."""
-    import smalt
-
+def kernel_of(case: Case, arrays: list[Array]) -> Callable[..., Any]:
+    """The call inside of a kernel, whole arrays loaded from refs."""
     out = jax.tree.leaves(jax.eval_shape(case.call, *arrays))
 
     def body(*refs: Any) -> None:
@@ -51,9 +50,17 @@ def in_kernel(case: Case, arrays: list[Array]) -> list[Array]:
         for ref, value in zip(refs[len(arrays) :], jax.tree.leaves(values), strict=True):
             ref[...] = value
 
+    return plgpu.kernel(body, out_type=[jax.ShapeDtypeStruct(o.shape, o.dtype) for o in out])  # type: ignore[no-any-return]
+
+
+def in_kernel(case: Case, arrays: list[Array]) -> list[Array]:
+    """The results of that."""
+    import smalt
+
+    kernel = kernel_of(case, arrays)
     smalt.enable()
     try:
-        results = plgpu.kernel(body, out_type=[jax.ShapeDtypeStruct(o.shape, o.dtype) for o in out])(*arrays)
+        results = kernel(*arrays)
         return [np.asarray(r) for r in results]
     finally:
         smalt.disable()
@@ -68,7 +75,8 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "fc" or dtype.name.startswith(("bfloat", "float"))
 
 
-def judge(case: Case) -> Outcome:
+def judge(case: Case, keep: Callable[[Array], Array] = lambda x: x) -> Outcome:
+    """`keep` is given the kernel's results."""
     import smalt
 
     start = time.perf_counter()
@@ -76,7 +84,7 @@ def judge(case: Case) -> Outcome:
     with x64(case.x64), jax.default_matmul_precision("highest"):
         arrays = case.arrays()
         try:
-            got = in_kernel(case, arrays)
+            got = [keep(x) for x in in_kernel(case, arrays)]
         except smalt.Error as e:
             status = "refused" if e.fault in ("Unsupported", "InvalidKernel") else "error"
             return Outcome(status, _first_line(e), time.perf_counter() - start)

@@ -210,8 +210,10 @@ class Program:
         got = derivative(self.call(), np.float32)
         with jax.default_device(jax.devices("cpu")[0]), _versions.tracing_mode(wide=True):
             want = derivative(self.same, np.float64)
-        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4, err_msg=str(self))
+        with jax.default_device(jax.devices("cpu")[0]):
+            rounded = derivative(self.same, np.float32)
+        for one, other, r in zip(*map(jax.tree.leaves, (got, want, rounded)), strict=True):  # no further from the truth than JAX's arithmetic of 32 bits
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 + 20 * float(np.abs(r - other).max()), err_msg=str(self))
 
 
 BODIES_FORWARDS = Grammar("bodies, forwards", Program, Program.check)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.experimental.pallas import triton as plt
 
 from tests.corpus.case import like
+from tests.fuzz.bits import keep
 from tests.fuzz.grammar import Grammar
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16, jnp.int8, jnp.uint16, jnp.int32, jnp.bool_)
@@ -75,7 +76,7 @@ def run(seed: int) -> None:
         plt.store(o_ref.at[at], value, mask=store_mask)
 
     scratch = [plgpu.SMEM(block, dtype, transforms=tiles)] if through != "nothing" else []
-    got = np.asarray(plgpu.kernel(body, out_type=like(shape, dtype), scratch_types=scratch)(x, old, starts))
+    got = keep(plgpu.kernel(body, out_type=like(shape, dtype), scratch_types=scratch)(x, old, starts))
 
     rows, cols = origin[0] + np.arange(block[0]), origin[1] + np.arange(block[1])
     near = (np.clip(rows, 0, shape[0] - 1)[:, None], np.clip(cols, 0, shape[1] - 1)[None, :])
@@ -104,7 +105,7 @@ def run_indexed(seed: int) -> None:
         plt.store(o_ref.at[at], value, mask=mask)
 
     kernel = plgpu.kernel(body, out_type=(like((n,), dtype), like((k,), dtype)))
-    got = [np.asarray(a) for a in kernel(x, old, indices, chosen)]
+    got = [keep(a) for a in kernel(x, old, indices, chosen)]
     value = np.where(chosen, x[np.clip(indices, 0, n - 1)], np.ones((), jnp.dtype(dtype)))
     want = old.copy()
     want[indices[chosen]] = value[chosen]

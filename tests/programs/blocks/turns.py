@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
+from tests.fuzz.bits import keep
 from tests.fuzz.grammar import Grammar
 
 with warnings.catch_warnings():  # JAX is about to remove it
@@ -304,7 +305,7 @@ class Turned:
         got, want = jax.jit(self.run(False))(*self.data()), self.run(True)(*self.data())
         exact = {jnp.float16: 6e-3, jnp.bfloat16: 4e-2, jnp.float32: 1e-4}[self.dtype]
         for a, b in zip(got, want, strict=True):
-            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            a, b = keep(a).astype(np.float64), np.asarray(b, np.float64)
             assert np.isfinite(a).all(), self
             worst = np.abs(a - b).max() / max(np.abs(b).max(), 1)
             assert worst <= exact, (worst, self)

@@ -9,12 +9,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.experimental.pallas as pl
 import jax.experimental.pallas.mosaic_gpu as plgpu
 import numpy as np
 from jax import lax
 
 from tests.fuzz.grammar import Grammar
+from tests.fuzz.outcome import Outcome
 from tests.suites.multi_gpu.suite import (
     REGULAR, SMEM, Barrier, P, Program, data, i32, kernel, like, line, me, over, subject, tiled,
 )  # fmt: skip
@@ -283,10 +285,13 @@ def random_program(n: int, seed: int) -> Program:
     return program(generate(seed, n))
 
 
-def check(c: Conversation) -> None:
+def check(c: Conversation) -> Outcome | None:
+    if len(jax.devices()) < c.devices:
+        return Outcome("no program", f"{len(jax.devices())} devices")
     p = program(c)
     fault = p.fault(p.run())
     assert not fault, fault
+    return None
 
 
 def shown(c: Conversation) -> str:
