@@ -31,6 +31,14 @@ def device() -> str:
     return os.environ.get("SMALT_TESTS_DEVICE") or GPUS.get(target()) or GPUS.get(f"{target()}a") or "H100"
 
 
+def host() -> str:
+    """The machine that runs kernels, on a GPU or emulated: what they are compiled for is in their descriptors."""
+    if not ON_GPU:
+        return emulation.DEVICES[device()].target
+    major, minor = jax.devices()[0].compute_capability.split(".")
+    return _native.target_of((int(major), int(minor)))
+
+
 def has_memory() -> bool:
     """Whether a block may have as much shared memory as on a Hopper."""
     machines = _native.machines()

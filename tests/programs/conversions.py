@@ -375,7 +375,7 @@ class Walks:
         return descriptor, debug
 
     def compile(self) -> _native.Artifact:
-        return _native.compile(*self.describe(), machine.target())
+        return _native.compile(*self.describe(), machine.host())
 
     def check(self, artifact: _native.Artifact, device: int | None) -> None:
         """Runs it, in the emulator or on a GPU; every bit of every array must be right."""
@@ -435,9 +435,9 @@ class Cast:
 def casts(walks: Walks) -> list[Cast]:
     """What became of each, by the instructions that were emitted."""
     descriptor, debug = walks.describe()
-    ((_, ir),) = [p for p in _native.show(descriptor, debug, machine.target()) if p[0] == "normalize"]
+    ((_, ir),) = [p for p in _native.show(descriptor, debug, machine.host()) if p[0] == "normalize"]
     numbers = re.findall(r"= layout_cast .*// op(\d+)", ir)
-    artifact = _native.compile(descriptor, debug, machine.target())
+    artifact = _native.compile(descriptor, debug, machine.host())
     words: dict[str, Counter[str]] = {}
     op = ""
     for line in artifact.ptx.splitlines():

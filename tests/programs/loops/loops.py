@@ -92,7 +92,7 @@ def compiled(program: Loops) -> _native.Artifact:
 
 @functools.cache
 def _compiled(program: Loops, target: str) -> _native.Artifact:
-    return _native.compile(*program.lowered(), target)
+    return _native.compile(*program.lowered(), machine.host())
 
 
 def picker(*seed: int) -> Callable[..., Any]:

@@ -56,23 +56,23 @@ def compiles(program: Program) -> bool:
 def omissions(program: Program, schedules: tuple[Schedule, ...] = SCHEDULES, emulate: bool = True) -> Iterator[Omission]:
     """Leaves out each barrier of a program that compiles."""
     traced = described(program)
-    whole = _native.compile(*traced, machine.target())
+    whole = _native.compile(*traced, machine.host())
     barriers = whole.report()["barriers"]
     # What runs, its descriptor, and the instructions that it executes with all barriers.
     variants: list[tuple[Program, tuple[bytes, bytes], int | None]] = []
     for variant in with_indices(program) if emulate else ():
         kernel = traced if variant.body == program.body else described(variant)
-        complete = _native.compile(*kernel, machine.target())
+        complete = _native.compile(*kernel, machine.host())
         if len(complete.report()["barriers"]) == len(barriers):
             variants.append((variant, kernel, run_once(variant, complete, schedules[0])[1]))
     for number, barrier in enumerate(barriers):
-        ordered = _native.compile(*traced, machine.target(), {"omit_barrier": number}).report()["out_of_order"]
+        ordered = _native.compile(*traced, machine.host(), {"omit_barrier": number}).report()["out_of_order"]
         if not emulate:
             yield Omission(number, str(barrier), ordered, False, None)
             continue
         reached, ran = False, None
         for variant, kernel, expected in variants:
-            artifact = _native.compile(*kernel, machine.target(), {"omit_barrier": number})
+            artifact = _native.compile(*kernel, machine.host(), {"omit_barrier": number})
             ran, executed = run_once(variant, artifact, schedules[0])
             for schedule in schedules[1:] if reached or executed != expected else ():
                 ran = ran or run_once(variant, artifact, schedule)[0]

@@ -46,7 +46,7 @@ def compiled(program: Program) -> _native.Artifact:
 
 @functools.lru_cache(maxsize=32)
 def _compiled(program: Program, target: str) -> _native.Artifact:
-    return _native.compile(*described(program), target)
+    return _native.compile(*described(program), machine.host())
 
 
 def results(program: Program, artifact: _native.Artifact, launch: Any) -> list[Array]:
