@@ -168,6 +168,7 @@ impl Build {
             shape: Shape::from_slice(shape),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: L,
         };
         self.k.allocs.push(data)

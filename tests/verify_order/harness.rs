@@ -55,6 +55,7 @@ impl Test {
             shape: [n].as_slice().into(),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: Loc::CALL_SITE,
         });
         self.allocs.push(alloc);
