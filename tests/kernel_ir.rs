@@ -1254,6 +1254,7 @@ fn ring(ring: Ring) -> String {
             let src = b.corner(gmem);
             let kind = OpKind::CopyGmemToSmem {
                 by_threads: false,
+                uncounted: false,
                 src,
                 dst: slot_of(b, Index::Value(s)),
                 barrier: Some(b.element(full, Index::Value(s))),
@@ -1652,6 +1653,7 @@ fn late(what: Late) -> Kernel {
     let copy = |b: &mut Build, src: RefUse, to: Alloc| {
         let kind = OpKind::CopyGmemToSmem {
             by_threads: false,
+            uncounted: false,
             src,
             dst: b.whole(to),
             barrier: Some(b.element(full, Index::Const(0))),
@@ -1925,6 +1927,7 @@ impl Tile {
         let copy = |b: &mut Build, i: usize| {
             let kind = OpKind::CopyGmemToSmem {
                 by_threads: false,
+                uncounted: false,
                 src: b.whole(sources[i]),
                 dst: first(b, slots[i], shapes[i]),
                 barrier: Some(b.element(full, Index::Const(0))),

@@ -163,6 +163,7 @@ fn transposed(b: &KernelBuilder, alloc: Alloc) -> RefUse {
 fn copy_in(b: &mut KernelBuilder, t: &Things, src: Alloc, dst: Alloc) {
     let kind = OpKind::CopyGmemToSmem {
         by_threads: false,
+        uncounted: false,
         src: b.whole(src),
         dst: b.whole(dst),
         barrier: Some(b.indexed(t.bar, vec![DimIndex::At(Index::Const(0))])),
@@ -829,6 +830,7 @@ fn ring(fill: Fill) -> String {
                 let always = b.op1(OpKind::Constant(Constant::Splat(1)), DType::Bool, &[]);
                 let kind = OpKind::CopyGmemToSmem {
                     by_threads: false,
+                    uncounted: false,
                     src,
                     dst,
                     barrier: Some(at(b, full, Index::Value(i))),

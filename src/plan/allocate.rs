@@ -14,6 +14,7 @@ use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::class::{Class, Control, Pure};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
+use crate::target::Features;
 use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
 use rustc_hash::FxHashSet;
@@ -377,7 +378,9 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
         .at(loc)
         .expected(format!("at most {} bytes for a block", kernel.target.max_smem_bytes))
         .got(format!("{} bytes:{table}", placer.end + fixed))
-        .remedy(if is_product {
+        .remedy(if is_product && !kernel.target.has(Features::WGMMA) {
+            "multiply smaller blocks"
+        } else if is_product {
             "multiply smaller blocks, or keep the operands in shared memory and use plgpu.wgmma"
         } else if scratch > allocated.0 {
             "work on smaller blocks of the array at that line: its elements pass between threads through shared memory"

@@ -123,6 +123,7 @@ impl Test {
         let barrier = Some(self.at(barriers, i));
         self.op(OpKind::CopyGmemToSmem {
             by_threads: false,
+            uncounted: false,
             src,
             dst,
             barrier,

@@ -21,13 +21,18 @@ ROUNDS = 3
 UNORDERED = plgpu.CompilerParams(unsafe_no_auto_barriers=True)
 N = 64
 
+
+def dot(a: Any, b: Any, out: Any = jnp.float32) -> Any:
+    return jnp.dot(a, b, preferred_element_type=out)
+
+
 #: What a round makes of what the one before it made, f32[64, 64].
 STEPS: dict[str, Callable[[Any], Any]] = {
-    "a product of f32": lambda x: jnp.dot(x, x.T, preferred_element_type=jnp.float32) / 64,
-    "a product of bf16": lambda x: jnp.dot(x.astype(jnp.bfloat16), x.astype(jnp.bfloat16), preferred_element_type=jnp.float32) / 8,
-    "a product of f16 with a computed operand": lambda x: jnp.dot(x.astype(jnp.float16), (x * 2).astype(jnp.float16).T, preferred_element_type=jnp.float32) / 99,
-    "a product of bytes": lambda x: jnp.dot((x * 9).astype(jnp.int8), (x.T * 5).astype(jnp.int8), preferred_element_type=jnp.int32).astype(jnp.float32) / 999,
-    "two products": lambda x: jnp.dot(jnp.dot(x.astype(jnp.bfloat16), x.astype(jnp.bfloat16), preferred_element_type=jnp.float32).astype(jnp.bfloat16), x.T.astype(jnp.bfloat16), preferred_element_type=jnp.float32) / 64,  # fmt: skip
+    "a product of f32": lambda x: dot(x, x.T) / 64,
+    "a product of bf16": lambda x: dot(x.astype(jnp.bfloat16), x.astype(jnp.bfloat16)) / 8,
+    "a product of f16 with a computed operand": lambda x: dot(x.astype(jnp.float16), (x * 2).astype(jnp.float16).T) / 99,
+    "a product of bytes": lambda x: dot((x * 9).astype(jnp.int8), (x.T * 5).astype(jnp.int8), jnp.int32).astype(jnp.float32) / 999,
+    "two products": lambda x: dot(dot(x.astype(jnp.bfloat16), x.astype(jnp.bfloat16)).astype(jnp.bfloat16), x.T.astype(jnp.bfloat16)) / 64,
     "sums over warps": lambda x: x - x.sum(axis=0, keepdims=True) / N,
     "a sum of all": lambda x: x + x.sum() / N,
     "where the largest is": lambda x: x + jnp.argmax(x, axis=0)[None].astype(jnp.float32) / N,
