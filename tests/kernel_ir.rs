@@ -168,6 +168,7 @@ impl Build {
             shape: Shape::from_slice(shape),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: L,
         };
         self.k.allocs.push(data)
@@ -1253,6 +1254,7 @@ fn ring(ring: Ring) -> String {
             let src = b.corner(gmem);
             let kind = OpKind::CopyGmemToSmem {
                 by_threads: false,
+                uncounted: false,
                 src,
                 dst: slot_of(b, Index::Value(s)),
                 barrier: Some(b.element(full, Index::Value(s))),
@@ -1651,6 +1653,7 @@ fn late(what: Late) -> Kernel {
     let copy = |b: &mut Build, src: RefUse, to: Alloc| {
         let kind = OpKind::CopyGmemToSmem {
             by_threads: false,
+            uncounted: false,
             src,
             dst: b.whole(to),
             barrier: Some(b.element(full, Index::Const(0))),
@@ -1924,6 +1927,7 @@ impl Tile {
         let copy = |b: &mut Build, i: usize| {
             let kind = OpKind::CopyGmemToSmem {
                 by_threads: false,
+                uncounted: false,
                 src: b.whole(sources[i]),
                 dst: first(b, slots[i], shapes[i]),
                 barrier: Some(b.element(full, Index::Const(0))),

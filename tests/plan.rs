@@ -92,6 +92,7 @@ fn plan_of(f: impl FnOnce(&mut KernelBuilder, &Things)) -> String {
         shape: [1].as_slice().into(),
         collective: true,
         within: None,
+        owner: Owner::Author,
         loc: smalt::error::Loc::CALL_SITE,
     });
     let things = Things {
@@ -162,6 +163,7 @@ fn transposed(b: &KernelBuilder, alloc: Alloc) -> RefUse {
 fn copy_in(b: &mut KernelBuilder, t: &Things, src: Alloc, dst: Alloc) {
     let kind = OpKind::CopyGmemToSmem {
         by_threads: false,
+        uncounted: false,
         src: b.whole(src),
         dst: b.whole(dst),
         barrier: Some(b.indexed(t.bar, vec![DimIndex::At(Index::Const(0))])),
@@ -507,6 +509,58 @@ fn users_who_place_barriers_themselves_get_those_behind_bulk_stores_only() {
 }
 
 #[test]
+fn memory_of_the_compilers_is_ordered_where_users_place_barriers_themselves() {
+    let run = |owner| {
+        let mut b = KernelBuilder::new();
+        b.kernel.compiler_params.unsafe_no_auto_barriers = true;
+        let x = b.input(DType::F32, &[64, 128]);
+        let a = b.smem(DType::F32, &[64, 128], None);
+        b.kernel.allocs[a].owner = owner;
+        scope(&mut b, vec![a], |b| {
+            repeat(b, |b, _| {
+                let (x, whole, turned) = (b.whole(x), b.whole(a), transposed(b, a));
+                let v = load(b, x);
+                b.store(whole, v);
+                load(b, turned);
+            });
+        });
+        planned(b).1
+    };
+    assert_eq!((run(Owner::Compiler), run(Owner::Author)), (2, 0));
+}
+
+#[test]
+fn what_each_warpgroup_enters_by_itself_takes_over_nothing() {
+    let places = |collective: bool| {
+        let mut b = KernelBuilder::new().warpgroups(2);
+        let big = [0, 1].map(|_| b.smem(DType::F32, &[288, 128], None));
+        let own = b.smem(DType::F32, &[2, 64, 64], None);
+        for buffer in big {
+            scope(&mut b, vec![buffer], |_| ());
+        }
+        repeat(&mut b, |b, _| {
+            let body = b.region(Group::Warpgroup, &[], |_, _| vec![]);
+            let allocs = vec![own];
+            b.op(
+                OpKind::Scope {
+                    allocs,
+                    collective,
+                    body,
+                },
+                &[],
+            );
+        });
+        let (kernel, _) = planned(b);
+        let allocation = allocate::run(&kernel, 0, &[]).unwrap();
+        let at = |alloc: Alloc| allocation.smem[alloc].unwrap();
+        let has_barrier = text(&kernel).contains("for, sync block");
+        (at(big[0]) == at(big[1]), at(own) == at(big[0]), has_barrier)
+    };
+    assert_eq!(places(true), (true, true, true));
+    assert_eq!(places(false), (true, false, false));
+}
+
+#[test]
 fn an_mbarrier_counts_to_2_20() {
     let of = |num_arrivals: u64| {
         let mut b = KernelBuilder::new();
@@ -521,6 +575,7 @@ fn an_mbarrier_counts_to_2_20() {
             shape,
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc,
         });
         let kernel = b.finish();
@@ -762,6 +817,7 @@ fn ring(fill: Fill) -> String {
         shape: [4].as_slice().into(),
         collective: true,
         within: None,
+        owner: Owner::Author,
         loc: Loc::CALL_SITE,
     });
     scope(&mut b, vec![x, y, full], |b| {
@@ -774,6 +830,7 @@ fn ring(fill: Fill) -> String {
                 let always = b.op1(OpKind::Constant(Constant::Splat(1)), DType::Bool, &[]);
                 let kind = OpKind::CopyGmemToSmem {
                     by_threads: false,
+                    uncounted: false,
                     src,
                     dst,
                     barrier: Some(at(b, full, Index::Value(i))),
@@ -885,6 +942,7 @@ fn is_tied(what: Rendezvous) -> bool {
             shape: [1].as_slice().into(),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: Loc::CALL_SITE,
         })
     });

@@ -347,6 +347,7 @@ impl Importer {
             shape,
             collective,
             within: None,
+            owner: Owner::Author,
             loc,
         })
     }

@@ -380,6 +380,7 @@ fn copy_gmem_to_smem(r: &mut OpReader<'_>) -> Result<()> {
         dst,
         // Which are those that groups of `cp.async` count.
         by_threads: barrier.is_none(),
+        uncounted: false,
         barrier,
         collective_axes,
         leader_tracked,

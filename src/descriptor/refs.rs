@@ -194,6 +194,7 @@ impl Importer {
                 shape: shape(&e.shape)?,
                 collective: union.collective,
                 within: None,
+                owner: Owner::Author,
                 loc: union.loc,
             },
         };

@@ -16,7 +16,16 @@ pub struct AllocData {
     pub collective: bool,
     /// The union that this is a member of.
     pub within: Option<Within>,
+    pub owner: Owner,
     pub loc: Loc,
+}
+
+/// Who made an allocation, and orders what is done in it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Owner {
+    /// The kernel's author: with `unsafe_no_auto_barriers` its order is the author's, too.
+    Author,
+    Compiler,
 }
 
 texts! {

@@ -52,7 +52,7 @@ pub mod view;
 pub mod visit;
 pub mod words;
 
-pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, SmemTransforms, Within};
+pub use alloc::{AllocData, AllocKind, ClusterBarrier, GmemOrigin, Owner, SmemTransforms, Within};
 pub use entities::{Alloc, Axis, Op, Region, Value};
 pub use kernel::{
     AxisData, AxisKind, CompilerParams, Dealing, FpContract, Kernel, LoweringSemantics, Note, OpData, ParamBinding,

@@ -155,6 +155,7 @@ mod tests {
         let src = b.whole(g);
         let copy = OpKind::CopyGmemToSmem {
             by_threads: false,
+            uncounted: false,
             src,
             dst: whole,
             barrier: Some(barrier.clone()),

@@ -175,6 +175,8 @@ CopyGmemToSmem "copy_gmem_to_smem" {
     "oob" oob: OobMode = OobMode::Zeros,
     /// By all threads of the group, each a part, instead of one that starts the copy engine; each arrives for itself.
     by_threads: bool,
+    /// Their arrivals are none of those that end a phase: each is one more that the phase waits for, from when the copy begins.
+    uncounted: bool,
     /// False: no copy; [`Semantics`](super::Semantics) says whether the arrival still happens.
     "if" predicate: Option<Value>,
 }

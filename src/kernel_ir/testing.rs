@@ -91,6 +91,7 @@ impl KernelBuilder {
             shape: shape.into(),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: Loc::CALL_SITE,
         });
         let ty = Type::of(dtype, shape);
@@ -126,6 +127,7 @@ impl KernelBuilder {
             shape: shape.into(),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: Loc::CALL_SITE,
         })
     }
@@ -141,6 +143,7 @@ impl KernelBuilder {
             shape: Shape::from_slice(&[n]),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: Loc::CALL_SITE,
         })
     }

@@ -6,7 +6,8 @@
 //! from `t` alone are computed once; what the others add is known.
 //!
 //! * **Loads** are `cp.async`, which fills with zeros what is outside of the array. On the barrier each thread arrives when its own have come
-//!   (`cp.async.mbarrier.arrive`).
+//!   (`cp.async.mbarrier.arrive`). Where the author counts arrivals and none is the copy's, the barrier waits for one more from there on (without
+//!   `.noinc`).
 //! * **Stores** are loads from shared memory and stores. They are over when they have been issued: waiting for them is a barrier of the group.
 //! * A row that does not begin at a multiple of 4 bytes goes through registers.
 use super::cx::LowerCx;
@@ -109,10 +110,14 @@ pub fn load(cx: &mut LowerCx, copy: &Copy, when: Option<S>) -> Result<()> {
     Ok(())
 }
 
-/// What is loaded will have come when a phase of the barrier is over, of which this is one arrival.
-pub fn arrive(cx: &mut LowerCx, bar: Addr<V>, by: ArrivesBy) -> Result<()> {
+/// What is loaded will have come when a phase of the barrier is over, of which this is one arrival; `by`: none of those that it counts.
+pub fn arrive(cx: &mut LowerCx, bar: Addr<V>, by: Option<ArrivesBy>) -> Result<()> {
     match (by, cx.group) {
-        (ArrivesBy::Lanes, group) => {
+        (None, _) => {
+            cx.b.inst(Inst::copy_arrive(Counted::No, bar));
+            Ok(())
+        }
+        (Some(by @ ArrivesBy::Lanes), group) => {
             // A warp arrives for all of its warpgroup.
             let times = match group {
                 Group::Warp => by.count() / 32,
@@ -124,7 +129,7 @@ pub fn arrive(cx: &mut LowerCx, bar: Addr<V>, by: ArrivesBy) -> Result<()> {
             Ok(())
         }
         // Where the author counts.
-        (ArrivesBy::Copies | ArrivesBy::Warpgroup | ArrivesBy::Warps, _) => {
+        (Some(by @ (ArrivesBy::Copies | ArrivesBy::Warpgroup | ArrivesBy::Warps)), _) => {
             cx.b.inst(Inst::CopyWaitAll {});
             barrier::arrive_as_one(cx, bar, by.count());
             Ok(())

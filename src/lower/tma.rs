@@ -300,6 +300,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
         leader_tracked: None,
         oob,
         by_threads,
+        uncounted,
         predicate,
     } = &cx.kernel.ops[op].kind
     else {
@@ -308,7 +309,7 @@ pub fn lower_copy_gmem_to_smem(cx: &mut LowerCx, op: Op) -> Result<()> {
     let oob = out_of_bounds(*oob);
     let bar = match barrier {
         Some(bar) if !by_threads => bar,
-        _ => return load_by_threads(cx, op, (src, oob), (dst, barrier.as_ref()), *predicate),
+        _ => return load_by_threads(cx, op, (src, oob), (dst, barrier.as_ref(), *uncounted), *predicate),
     };
     let sharing = sharing(cx, collective_axes)?;
     // Nothing to copy: its completion is signalled all the same.
@@ -374,7 +375,7 @@ fn load_by_threads(
     cx: &mut LowerCx,
     op: Op,
     (gmem, oob): (&RefUse, OutOfBounds),
-    (smem, barrier): (&RefUse, Option<&RefUse>),
+    (smem, barrier, uncounted): (&RefUse, Option<&RefUse>, bool),
     predicate: Option<Value>,
 ) -> Result<()> {
     let predicate = match predicate {
@@ -392,7 +393,10 @@ fn load_by_threads(
         return Ok(());
     };
     let bar = barrier::address(cx, barrier)?;
-    let by = cx.plan.arrivals.by[barrier.alloc];
+    let by = match uncounted {
+        true => None,
+        false => Some(cx.plan.arrivals.by[barrier.alloc]),
+    };
     if cx.kernel.semantics.false_predicate_suppresses_arrival {
         return cx.if_then(predicate.unwrap_or(Src::Imm(1)), |cx| {
             issue(cx, None)?;

@@ -3,7 +3,8 @@
 //! Shared memory is laid out as `[data, 1024-byte aligned] [scratch per warpgroup] [barriers]`. Sibling scopes get separate
 //! memory while everything fits; when it does not, a scope may take the memory of scopes before it that every warpgroup
 //! has left (`Allocation::reuses`), and is then ordered after them, asynchronous work included. Allocations made in an arm that only some
-//! warpgroups take are never reused: warpgroups run concurrently, in arms of one `cond` and in successive ones.
+//! warpgroups take are never reused: warpgroups run concurrently, in arms of one `cond` and in successive ones. Nor are those of a scope that
+//! each of several warpgroups enters by itself.
 //! Barriers are never reused: their phases live as long as the kernel.
 use super::arrivals::{self, Arrivals};
 use super::feeding_loops::{self, FeedingLoops};
@@ -13,6 +14,7 @@ use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::class::{Class, Control, Pure};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
+use crate::target::Features;
 use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
 use rustc_hash::FxHashSet;
@@ -126,6 +128,11 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, needs: &[(u64, Op)]) -> Result<A
     Ok(out)
 }
 
+/// Whether a scope's memory may be that of others, too. Where each warpgroup enters it by itself no barrier of the block can stand before it.
+pub fn shares(kernel: &Kernel, allocs: &[Alloc], collective: bool) -> bool {
+    collective || kernel.num_warpgroups == 1 || !allocs.iter().any(|alloc| kernel.allocs[*alloc].is_smem())
+}
+
 /// Scalars that may differ between the warpgroups of a block.
 pub fn thread_dependent(kernel: &Kernel) -> SecondaryMap<Value, bool> {
     let mut taint: SecondaryMap<Value, bool> = SecondaryMap::new();
@@ -228,15 +235,20 @@ impl<'a> Placer<'a> {
         for &op in &self.kernel.regions[region].ops {
             let data = &self.kernel.ops[op];
             match data.kind.control() {
-                Some(Control::Scope { allocs, body, .. }) => {
-                    let start = if self.reuse { top } else { top.max(self.end) };
+                Some(Control::Scope {
+                    allocs,
+                    collective,
+                    body,
+                }) => {
+                    let shares = self.reuse && shares(self.kernel, allocs, collective);
+                    let start = if shares { top } else { top.max(self.end) };
                     let mut at = start;
                     for &alloc in allocs {
                         at = self.place(alloc, at).map_err(|e| e.at(data.loc))?;
                     }
                     self.end = self.end.max(at);
                     let after = self.region(body, at, divergent)?;
-                    if divergent || !self.reuse {
+                    if divergent || !shares {
                         top = top.max(after).max(at);
                     }
                 }
@@ -366,7 +378,9 @@ fn too_much(kernel: &Kernel, placer: &Placer<'_>, fixed: u64, scratch_bytes: u32
         .at(loc)
         .expected(format!("at most {} bytes for a block", kernel.target.max_smem_bytes))
         .got(format!("{} bytes:{table}", placer.end + fixed))
-        .remedy(if is_product {
+        .remedy(if is_product && !kernel.target.has(Features::WGMMA) {
+            "multiply smaller blocks"
+        } else if is_product {
             "multiply smaller blocks, or keep the operands in shared memory and use plgpu.wgmma"
         } else if scratch > allocated.0 {
             "work on smaller blocks of the array at that line: its elements pass between threads through shared memory"

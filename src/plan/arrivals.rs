@@ -129,6 +129,7 @@ fn barriers_of_threads(kernel: &Kernel) -> Vec<Alloc> {
         if let OpKind::CopyGmemToSmem {
             barrier: Some(barrier),
             by_threads: true,
+            uncounted: false,
             ..
         } = &kernel.ops[op].kind
         {
@@ -301,6 +302,7 @@ mod tests {
             let other = but == But::OtherBarrier && i == 1;
             let kind = OpKind::CopyGmemToSmem {
                 by_threads: false,
+                uncounted: false,
                 src: b.whole(inputs[i]),
                 dst: b.whole(slots[i]),
                 barrier: Some(at(b, full, other.into())),

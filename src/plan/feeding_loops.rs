@@ -171,6 +171,7 @@ mod tests {
                 let (src, dst) = (b.whole(x), b.whole(tile));
                 let copy = OpKind::CopyGmemToSmem {
                     by_threads: false,
+                    uncounted: false,
                     src,
                     dst,
                     barrier: Some(barrier),

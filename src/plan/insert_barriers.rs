@@ -35,8 +35,9 @@
 //! **Warpgroups** that take different arms are looked at one after the other: what one of them does needs nothing of the others.
 //!
 //! Under `unsafe_no_auto_barriers` only these are placed: fences for device memory, fences behind loads, before scopes, at the end, where the end of a feeding loop matters to
-//! the other warps, before feeding loops for progress, and behind a wait for a bulk store, which is one by the warpgroup in any case.
-use super::allocate::Allocation;
+//! the other warps, before feeding loops for progress, behind a wait for a bulk store, which is one by the warpgroup in any case, and in memory that
+//! the compiler has allocated ([`Owner::Compiler`]).
+use super::allocate::{Allocation, shares};
 use super::bytes::{self, Bytes, Space};
 use super::footprint::{FootprintId, Footprints, Holder};
 use super::pending::{Access, By, End, Ends, Need, Pending, Since, State, conflict};
@@ -245,6 +246,7 @@ impl Pass<'_> {
                 bytes,
                 footprint: Some(footprint),
                 slot,
+                owner: kernel.allocs[effect.alloc].owner,
                 reads,
                 writes,
                 proxy: effect.proxy,
@@ -265,6 +267,7 @@ impl Pass<'_> {
                 bytes: Bytes::PROGRESS,
                 footprint: None,
                 slot: None,
+                owner: Owner::Author,
                 reads: false,
                 writes: true,
                 proxy: Proxy::Generic,
@@ -402,11 +405,11 @@ impl Pass<'_> {
         state.pass_barrier(group);
     }
 
-    /// What an access needs before it. Not `all`: only because of what a wait by one lane has ended.
+    /// What an access needs before it. Not `all`, of the author's memory: only because of what a wait by one lane has ended.
     fn need(&mut self, kernel: &Kernel, state: &State, new: &Access, all: bool) -> Option<Need> {
         let counts = |old: &&Pending| {
             let is_acquired = old.bytes.space == Space::Everything || new.proxy == Proxy::Generic;
-            all || is_acquired && matches!(old.end, End::Issuer { .. })
+            all || new.owner == Owner::Compiler || is_acquired && matches!(old.end, End::Issuer { .. })
         };
         let mut overlap = |a: (FootprintId, Since), b: FootprintId| self.footprints.overlap(kernel, a, b);
         let pending = state.pending.iter().filter(counts);
@@ -469,9 +472,10 @@ impl Pass<'_> {
                 let allocation = self.allocation;
                 let bytes = |a: &Alloc| bytes::of_smem(kernel, allocation, *a);
                 let own: Vec<Bytes> = allocs.iter().filter_map(bytes).collect();
+                let leaves = allocation.reuses && shares(kernel, allocs, collective);
                 self.begin_scope(kernel, &own, collective, state, mode, out, loc);
                 self.region(kernel, body, state, mode);
-                if allocation.reuses {
+                if leaves {
                     own.into_iter().for_each(|bytes| state.leave(bytes));
                 }
                 out.push(op);
@@ -848,6 +852,7 @@ const WAITS: Access = Access {
     bytes: Bytes::PROGRESS,
     footprint: None,
     slot: None,
+    owner: Owner::Author,
     reads: true,
     writes: false,
     proxy: Proxy::Generic,

@@ -17,7 +17,7 @@ use super::bytes::{Bytes, Space};
 use super::footprint::{FootprintId, Overlap};
 use crate::kernel_ir::effects::{Completion, Proxy};
 use crate::kernel_ir::rings::Part;
-use crate::kernel_ir::{Alloc, Group, Value, WaitScope};
+use crate::kernel_ir::{Alloc, Group, Owner, Value, WaitScope};
 
 /// More entries are made coarser.
 const MAX_PENDING: usize = 64;
@@ -32,6 +32,8 @@ pub struct Access {
     pub footprint: Option<FootprintId>,
     /// The slot that all of it lies in.
     pub slot: Option<Part>,
+    /// Of what it touches.
+    pub owner: Owner,
     pub reads: bool,
     pub writes: bool,
     pub proxy: Proxy,

@@ -104,6 +104,7 @@ impl Generator {
             shape: shape.into(),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: Loc::CALL_SITE,
         });
         let ty = Type::of(dtype, shape);

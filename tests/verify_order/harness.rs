@@ -55,6 +55,7 @@ impl Test {
             shape: [n].as_slice().into(),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: Loc::CALL_SITE,
         });
         self.allocs.push(alloc);
@@ -122,6 +123,7 @@ impl Test {
         let barrier = Some(self.at(barriers, i));
         self.op(OpKind::CopyGmemToSmem {
             by_threads: false,
+            uncounted: false,
             src,
             dst,
             barrier,

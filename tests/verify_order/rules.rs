@@ -60,6 +60,44 @@ fn device_memory_counts_as_shared_memory_does() {
     });
 }
 
+#[test]
+fn memory_of_the_compilers_is_ordered_by_the_compiler() {
+    let build = |owner| {
+        move |t: &mut Test, right| {
+            let s = t.smem(DType::F32, &[256]);
+            t.b.kernel.allocs[s].owner = owner;
+            let x = floats(t);
+            t.store(t.part(s, 0, 128), x);
+            if right {
+                t.sync();
+            }
+            t.load(t.part(s, 64, 128));
+        }
+    };
+    twins_with(1, false, Compiler, Barrier, build(Owner::Compiler));
+    clean_with(1, false, |t| build(Owner::Author)(t, false));
+}
+
+#[test]
+fn what_tensor_cores_read_of_the_compilers_memory_the_compiler_commits() {
+    let build = |t: &mut Test, right| {
+        let (a, b) = (t.tile(), t.tile());
+        t.b.kernel.allocs[b].owner = Owner::Compiler;
+        let zero = t.b.op1(OpKind::Constant(Constant::Splat(0)), DType::F16, &[64, 64]);
+        t.store(t.whole(b), zero);
+        if right {
+            t.commit();
+        } else {
+            t.sync();
+        }
+        let acc = t.acc();
+        let acc = t.wgmma(acc, a, b);
+        t.wait_mma(0, acc);
+    };
+    twins(Compiler, Fence, build);
+    twins_with(1, false, Compiler, Fence, build);
+}
+
 /// Text that does whatever it likes to what it is given, or only loads from it.
 fn text(t: &mut Test, r: RefUse, loads: bool) {
     let code = InlinePtx {
@@ -302,6 +340,7 @@ fn a_signal_holds_a_barrier() {
             shape: [1].as_slice().into(),
             collective: true,
             within: None,
+            owner: Owner::Author,
             loc: smalt::error::Loc::CALL_SITE,
         });
         let x = zero(t);

@@ -3,7 +3,7 @@
 use super::{Text, visits};
 use crate::dtype::DType;
 use crate::error::Loc;
-use crate::kernel_ir::alloc::{AllocData, AllocKind, GmemOrigin};
+use crate::kernel_ir::alloc::{AllocData, AllocKind, GmemOrigin, Owner};
 use crate::kernel_ir::op::{AccUse, Constant, MmaOperand, PrintLayoutOf};
 use crate::kernel_ir::parse::{Parser, Result};
 use crate::kernel_ir::print::Printer;
@@ -20,6 +20,7 @@ impl Text for AllocData {
             shape,
             collective,
             within,
+            owner,
             loc: _,
         } = self;
         let array = |p: &mut Printer<'_>, what: &str, elem: &dyn Display| {
@@ -65,7 +66,8 @@ impl Text for AllocData {
             }
         }
         within.print_field("in", p)?;
-        (*collective && !matches!(kind, AllocKind::Gmem { .. })).print_field("collective", p)
+        (*collective && !matches!(kind, AllocKind::Gmem { .. })).print_field("collective", p)?;
+        (*owner == Owner::Compiler).print_field("compiler", p)
     }
 
     fn parse(p: &mut Parser<'_>) -> Result<AllocData> {
@@ -126,11 +128,16 @@ impl Text for AllocData {
         };
         let within = Text::parse_field("in", p)?;
         let collective = p.eat("collective") || matches!(kind, AllocKind::Gmem { .. });
+        let owner = match p.eat("compiler") {
+            true => Owner::Compiler,
+            false => Owner::Author,
+        };
         Ok(AllocData {
             kind,
             shape,
             collective,
             within,
+            owner,
             loc: Loc::CALL_SITE,
         })
     }

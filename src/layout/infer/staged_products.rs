@@ -334,6 +334,7 @@ impl Product {
                     shape: [u64::from(kernel.num_warpgroups), rows, columns].as_slice().into(),
                     collective: true,
                     within: None,
+                    owner: Owner::Compiler,
                     loc,
                 })
             })

@@ -14,7 +14,7 @@ use super::finding::{Fault, Finding, Missing};
 use super::live::{Access, Completion, Live};
 use super::scalars::Val;
 use crate::error::Loc;
-use crate::kernel_ir::{Alloc, AllocKind, AtomicOp, Kernel, Op, Value, WaitScope};
+use crate::kernel_ir::{Alloc, AllocKind, AtomicOp, Kernel, Op, Owner, Value, WaitScope};
 use crate::layout::assignment::Assignment;
 use cranelift_entity::SecondaryMap;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
@@ -753,6 +753,8 @@ impl<'a> History<'a> {
         if reused && !what.writes() {
             return None; // what was there before a scope began is undefined
         }
+        let is_compilers = self.kernel.allocs[alloc].owner == Owner::Compiler;
+        let is_ordered_here = self.automatic || reused || is_compilers;
         let before = |this: &Self| {
             let place = this.bytes.get(footprint).text(this.kernel);
             format!("{place}, which {} {}", this.name(old.op), old.what.verb())
@@ -769,7 +771,7 @@ impl<'a> History<'a> {
                 What::MmaRead => Fault::User,
                 What::Read | What::Write | What::Atomic(_) => return None,
             };
-            if fault == Fault::Compiler && !self.automatic && !reused {
+            if fault == Fault::Compiler && !is_ordered_here {
                 return None;
             }
             return Some((
@@ -781,8 +783,7 @@ impl<'a> History<'a> {
         if old.waited_in.is_some() && old.waited_in == actor.warp_region {
             return None; // one warp of the region would have to release it to the other
         }
-        let demanded = self.automatic || reused || old.what == What::StoreRead && what.writes();
-        if !demanded {
+        if !is_ordered_here && !(old.what == What::StoreRead && what.writes()) {
             return None;
         }
         let pairs = || {
@@ -806,7 +807,7 @@ impl<'a> History<'a> {
         if suspicious {
             pairs = self.owners_overlap(old, what, footprint, value, pairs);
         }
-        let users_fence = !reused && matches!(what, What::StoreRead | What::MmaRead);
+        let users_fence = !reused && !is_compilers && matches!(what, What::StoreRead | What::MmaRead);
         if let Some(&(a, b)) = pairs.iter().find(|&&pair| is_late(self, pair)) {
             let before = before(self);
             let who = if old.what.is_asynchronous() {
@@ -822,7 +823,7 @@ impl<'a> History<'a> {
             };
             return Some((fault, Missing::Barrier, who));
         }
-        if self.automatic && pairs.iter().any(|&pair| is_unfenced(self, pair)) {
+        if (self.automatic || is_compilers) && pairs.iter().any(|&pair| is_unfenced(self, pair)) {
             // JAX has an op that announces to tensor cores and bulk stores what they read, and no other.
             let fault = if space == Space::Shared && users_fence {
                 Fault::User

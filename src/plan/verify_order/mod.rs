@@ -32,8 +32,8 @@
 //! kernel's first begins with a block barrier.
 //!
 //! Left to the kernel: order between warpgroups, between the warps of one warp region, and what it has to wait for or to
-//! commit by itself ([`Fault::User`]). Under `unsafe_no_auto_barriers` only memory that changes owner is looked at (at the kernel's end, too), and
-//! writes to the source of a bulk store that was waited for.
+//! commit by itself ([`Fault::User`]). Under `unsafe_no_auto_barriers` only memory that changes owner is looked at (at the kernel's end, too),
+//! memory that the compiler has allocated, and writes to the source of a bulk store that was waited for.
 //!
 //! **Bounds**: [`Report::bounded`]: rounds or combinations of arms were left out. Long loops that do not repeat skip whole turns of their
 //! rings; of many combinations of unknown choices some are enumerated and some are drawn, the same ones each time. Of a view whose

@@ -550,6 +550,7 @@ impl<'a> Walk<'a> {
                 leader_tracked: _,
                 oob: _,
                 by_threads,
+                uncounted: _,
             } => {
                 let copies = !self.is_false(*predicate);
                 if *by_threads {

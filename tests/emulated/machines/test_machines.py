@@ -166,7 +166,38 @@ def _matmul() -> None:
     np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-2, atol=5e-2)
 
 
-KERNELS = {f.__name__.removeprefix("_"): f for f in (_bf16, _fp8, _pairs, _products, _doubles, _rows, _pipelined, _matmul)}
+def _tpu_copies() -> None:
+    """Two slots, of which one is copied to while the other is read; both operands' copies share a semaphore."""
+    x, y = normal((128, 128), np.float32), normal((128, 128), np.float32, 1)
+
+    def body(x: Any, y: Any, o: Any, buffers: Any, semaphores: Any) -> None:
+        def copies(i: Any) -> list[Any]:
+            slot = i % 2
+            return [pltpu.make_async_copy(r.at[pl.ds(i * 32, 32)], buffers.at[k, slot], semaphores.at[slot]) for k, r in enumerate((x, y))]
+
+        def begin(i: Any) -> None:
+            for copy in copies(i):
+                copy.start()
+
+        def step(i: Any, _: None) -> None:
+            pl.when(i < 3)(lambda: begin(i + 1))
+            for copy in copies(i):
+                copy.wait()
+            o[pl.ds(i * 32, 32)] = buffers[0, i % 2] - buffers[1, i % 2]
+
+        begin(0)
+        jax.lax.fori_loop(0, 4, step, None)
+
+    call = pl.pallas_call(
+        body,
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)] * 2,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        scratch_shapes=[pltpu.VMEM((2, 2, 32, 128), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
+    )
+    np.testing.assert_array_equal(np.asarray(jax.jit(call)(x, y)), x - y)
+
+
+KERNELS = {f.__name__.removeprefix("_"): f for f in (_bf16, _fp8, _pairs, _products, _doubles, _rows, _pipelined, _matmul, _tpu_copies)}
 
 
 @pytest.mark.parametrize("what", KERNELS)
@@ -238,6 +269,17 @@ def wgmma() -> Any:
     return kernel(body, jax.ShapeDtypeStruct((64, 64), jnp.float32), *scratch)(x, x)
 
 
+def expected_bytes() -> Any:
+    def body(x: Any, o: Any, buffer: Any, barrier: Any) -> None:
+        smalt.expect_bytes(barrier, 512)
+        plgpu.copy_gmem_to_smem(x, buffer, barrier)
+        plgpu.barrier_wait(barrier)
+        o[...] = buffer[...]
+
+    x = jnp.zeros(128, jnp.float32)
+    return kernel(body, jax.ShapeDtypeStruct(x.shape, x.dtype), plgpu.SMEM((128,), jnp.float32), plgpu.Barrier())(x)
+
+
 def cluster() -> Any:
     def body(x: Any, o: Any) -> None:
         i = jax.lax.axis_index("c")
@@ -251,6 +293,7 @@ def cluster() -> Any:
     "device, what, names",
     (
         ("A100", wgmma, "wgmma on sm_80\n  expected: a GPU that has this: sm_90a \\(H100, H200\\)\n  remedy: multiply arrays"),
+        ("A100", expected_bytes, "transactions of barriers on sm_80\n  expected: a GPU that has this: sm_90a .*\n  remedy: copy with plgpu.copy_gmem_to_smem"),
         ("B200", wgmma, "wgmma on sm_100a\n"),
         ("RTX 5090", wgmma, "wgmma on sm_120a\n"),
         ("L4", cluster, "clusters on sm_89\n  expected: a GPU that has this: sm_90a \\(H100, H200\\), sm_100a"),

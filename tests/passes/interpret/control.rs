@@ -542,6 +542,7 @@ impl Machine<'_> {
             }
             OpKind::CopyGmemToSmem {
                 by_threads: _,
+                uncounted: _,
                 src,
                 dst,
                 barrier,

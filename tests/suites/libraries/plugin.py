@@ -2,6 +2,7 @@
 
 * SMALT_LIBRARIES_BY: smalt or stock
 * SMALT_LIBRARIES_CHECK: what becomes of what the emulator's checker finds; empty: there is a GPU
+* SMALT_LIBRARIES_DEVICE: the GPU that is emulated
 * SMALT_LIBRARIES_OUT: a file for one line of JSON a test
 """
 
@@ -32,7 +33,7 @@ def pytest_collection_finish() -> None:
 
     smalt.enable()
     if check := os.environ.get("SMALT_LIBRARIES_CHECK"):
-        STACK.enter_context(smalt.emulated("H100", check=check))
+        STACK.enter_context(smalt.emulated(os.environ.get("SMALT_LIBRARIES_DEVICE", "H100"), check=check))
 
 
 def pytest_unconfigure() -> None:
