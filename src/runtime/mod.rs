@@ -15,6 +15,8 @@ pub mod directory;
 mod doctor;
 mod dump;
 pub mod env;
+#[cfg(test)]
+mod fictitious;
 mod gave_up;
 mod handler_calls;
 mod host;

@@ -103,3 +103,30 @@ impl Machine {
         }
     }
 }
+
+/// Machines that there are not, with a Hopper's limits: an A100 with one part more, and a Hopper with one part less; `sm_80 with STMATRIX`,
+/// `sm_90 without STMATRIX`.
+#[cfg(test)]
+pub fn fictitious() -> &'static [Machine] {
+    static ROWS: std::sync::LazyLock<Vec<Machine>> = std::sync::LazyLock::new(|| {
+        let row = |name: String, features| machine(name.leak(), (8, 0), 80, features, [227, 2048, 32], "");
+        // Bulk copies report to barriers what they have brought, and write to the shared memory of a cluster.
+        let needed = Features::TRANSACTIONS | Features::CLUSTERS;
+        let with = |part| match part == Features::BULK_COPIES {
+            true => part | needed,
+            false => part,
+        };
+        let without = |part: Features| match needed.contains(part) {
+            true => part | Features::BULK_COPIES,
+            false => part,
+        };
+        let more = Features::HOPPER
+            .iter_names()
+            .map(|(name, part)| row(format!("sm_80 with {name}"), AMPERE | with(part)));
+        let less = Features::HOPPER
+            .iter_names()
+            .map(|(name, part)| row(format!("sm_90 without {name}"), Features::HOPPER - without(part)));
+        more.chain(less).collect()
+    });
+    &ROWS
+}

@@ -59,7 +59,8 @@ def _blocks(seed: int) -> Descriptors:
 
 
 def _functions(seed: int) -> Descriptors:
-    case = functions.draw(seed)
+    if (case := functions.draw(seed)) is None:
+        return []
     with x64(case.x64):
         arrays = case.arrays()
         return _of(judge.kernel_of(case, arrays), *arrays)

@@ -13,8 +13,13 @@ from tests.oracles.functions.table import CASES
 STEP = 1_000_003
 
 
-def draw(seed: int) -> Case:
-    return list(CASES.values())[seed * STEP % len(CASES)]
+#: Of 64 bits, whose reference is XLA's own, which has `lgamma(1)` as 9e-16 where its optimisations are disabled, as they are for random programs.
+ROUNDED = ("lax.lgamma", "special.gammaln", "special.loggamma")
+
+
+def draw(seed: int) -> Case | None:
+    case = list(CASES.values())[seed * STEP % len(CASES)]
+    return None if case.x64 and case.function in ROUNDED else case
 
 
 def check(case: Case) -> Outcome | None:
