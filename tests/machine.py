@@ -45,6 +45,17 @@ def has_memory() -> bool:
     return target() not in machines or machines[target()].shared_memory >= machines[HOPPER].shared_memory
 
 
+def has(*features: str) -> bool:
+    """Whether what kernels are compiled for has these parts."""
+    machines = _native.machines()
+    return set(features) <= set(machines[target() if target() in machines else HOPPER].features)
+
+
+def on_host() -> Any:
+    """A scope for what kernels are held against: XLA's programs for GPUs are no reference (of int4 they are wrong)."""
+    return jax.default_device(jax.local_devices(backend="cpu")[0])
+
+
 def emulated(check: str | None = None) -> Any:
     return smalt.emulated(device(), check=check)
 
