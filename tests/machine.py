@@ -41,14 +41,21 @@ def host() -> str:
 
 def has_memory() -> bool:
     """Whether a block may have as much shared memory as on a Hopper."""
-    machines = _native.machines()
-    return target() not in machines or machines[target()].shared_memory >= machines[HOPPER].shared_memory
+    return _row().shared_memory >= _native.machines()[HOPPER].shared_memory
 
 
-def has(*features: str) -> bool:
-    """Whether what kernels are compiled for has these parts."""
+def _row() -> _native.Machine:
     machines = _native.machines()
-    return set(features) <= set(machines[target() if target() in machines else HOPPER].features)
+    return machines.get(target()) or machines[HOPPER]
+
+
+def has(feature: str) -> bool:
+    """Whether what kernels are compiled for has this part."""
+    return feature in _row().features
+
+
+def has_producers() -> bool:
+    return _row().producers
 
 
 def on_host() -> Any:

@@ -51,6 +51,7 @@ const UNSAFE: &[&str] = &[
     // A foreign library.
     "assemble/nvjitlink.rs",
     // Buffers of the host program.
+    "runtime/fictitious.rs",
     "runtime/host.rs",
     "runtime/call_site.rs",
     "runtime/artifact.rs",

@@ -399,6 +399,7 @@ class Machine:
     capability: tuple[int, int]
     features: tuple[str, ...]  # as in `src/target/features.rs`, in lower case
     shared_memory: int  # bytes that one block may have
+    producers: bool  # whether warps that only copy give their registers to others
     measured: bool  # whether smalt's choices were measured on it
 
     @property
@@ -412,7 +413,7 @@ def machines() -> dict[str, Machine]:
     lib = library()
     rows = _parsed("the machines", _answer(lib, lib.smalt_machines))
     return {
-        name: Machine(name, tuple(row["capability"]), tuple(row["features"]), row["shared_memory"], row["measured"])
+        name: Machine(name, tuple(row["capability"]), tuple(row["features"]), row["shared_memory"], row["producers"], row["measured"])
         for name, row in sorted(rows.items(), key=lambda item: (item[1]["capability"], item[0]))
     }
 

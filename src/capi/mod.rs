@@ -619,6 +619,7 @@ pub unsafe extern "C" fn smalt_machines(out: *mut Bytes) -> Bytes {
                 "capability": machine.capability,
                 "features": features.collect::<Vec<_>>(),
                 "shared_memory": 1024 * machine.smem_kib,
+                "producers": machine.producers,
                 "measured": machine.measured,
             });
             (machine.name.to_owned(), of)

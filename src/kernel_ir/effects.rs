@@ -226,21 +226,13 @@ pub(super) fn copy_in<'a>(
     barrier: Option<&'a RefUse>,
     by_threads: bool,
 ) -> Effects<'a> {
-    // What threads have begun they wait for as others do, or before: as what each has done itself. Without a barrier the wait is a rendezvous:
-    // what is read in front of it is not what was copied, whoever passes barriers.
-    if by_threads {
-        let (completion, order) = match barrier {
-            Some(_) => (Completion::Now, Order::Arrive),
-            None => (Completion::LoadGroup, Order::None),
-        };
-        let write = effect(dst, Proxy::Generic, Access::Write, Actor::AnyLanes, completion);
-        return does([by_any_lanes(src, Access::Read), write]).with(order);
-    }
-    let (completion, order) = match barrier {
-        Some(barrier) => (Completion::Barrier(barrier), Order::ArriveByIssuer),
-        None => (Completion::LoadGroup, Order::None),
+    let completion = barrier.map_or(Completion::LoadGroup, Completion::Barrier);
+    let (proxy, actor, arrives) = match by_threads {
+        true => (Proxy::Generic, Actor::AnyLanes, Order::Arrive),
+        false => (Proxy::AsyncCopy, Actor::Issuer, Order::ArriveByIssuer),
     };
-    let copy = |view, access| effect(view, Proxy::AsyncCopy, access, Actor::Issuer, completion);
+    let order = barrier.map_or(Order::None, |_| arrives);
+    let copy = |view, access| effect(view, proxy, access, actor, completion);
     does([copy(src, Access::Read), copy(dst, Access::Write)]).with(order)
 }
 

@@ -147,6 +147,7 @@ pub fn store(cx: &mut LowerCx, copy: &Copy, reduction: Option<CopyReduction>) ->
         Some(op) => Some(reduces(op, dtype)?),
         None => None,
     };
+    let scope = memory::device_scope(cx);
     let most = reduction.map_or(16, |(_, ty)| ty.slot().class.bits() / 8);
     let Chunks { bytes, all } = chunks(cx, copy, Partial::Never, most)?;
     for Chunk { when, gmem, smem, .. } in all {
@@ -164,7 +165,7 @@ pub fn store(cx: &mut LowerCx, copy: &Copy, reduction: Option<CopyReduction>) ->
                 }
                 Some((op, ty)) => {
                     let a = Src::Reg(found[0]);
-                    b.inst(Inst::red(AtomSem::Relaxed, Scope::Gpu, Space::Global, op, ty, gmem, a));
+                    b.inst(Inst::red(AtomSem::Relaxed, scope, Space::Global, op, ty, gmem, a));
                 }
             }
         };

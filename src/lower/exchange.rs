@@ -74,8 +74,13 @@ pub fn find_use(cx: &mut LowerCx) -> Result<()> {
             if !exchanged.contains(&buffer) {
                 exchanged.push(buffer);
             }
+            let by_threads = matches!(
+                kind,
+                OpKind::CopyGmemToSmem { by_threads: true, .. } | OpKind::CopySmemToGmem { by_threads: true, .. }
+            );
             if let Some(copy) = cx.accesses.copies.get(&op).and_then(Option::as_ref)
                 && let CopyPlan::Tensor(plan) = &copy.plan
+                && !by_threads
             {
                 let map = tma::map_spec(cx, r, plan)?;
                 if !maps.contains(&map) {

@@ -20,6 +20,9 @@ pub struct Machine {
     /// Threads of an SM, and blocks.
     pub sm_threads: u32,
     pub sm_blocks: u32,
+    /// Whether warps that only copy give their registers to others: there is `setmaxnreg`, and ptxas heeds it beside copies by tensor maps
+    /// (13.0 does not for sm_120a: C7506).
+    pub producers: bool,
     /// Of H100s and H200s we have measured; what was found out there stands for the others.
     pub measured: bool,
 }
@@ -49,6 +52,7 @@ const fn machine(
         smem_kib,
         sm_threads,
         sm_blocks,
+        producers: features.contains(Features::SET_MAX_REG),
         measured: false,
     }
 }
@@ -83,14 +87,17 @@ pub const MACHINES: &[Machine] = &[
     machine("sm_103a", (10, 3), 88, BLACKWELL, [227, 2048, 32], "B300, GB300"),
     machine("sm_110a", (11, 0), 90, BLACKWELL, [227, 1536, 24], "Thor"),
     machine("sm_120", (12, 0), 87, Features::HOPPER, [99, 1536, 24], ""),
-    machine(
-        "sm_120a",
-        (12, 0),
-        87,
-        BLACKWELL,
-        [99, 1536, 24],
-        "RTX 50, RTX PRO 6000",
-    ),
+    Machine {
+        producers: false,
+        ..machine(
+            "sm_120a",
+            (12, 0),
+            87,
+            BLACKWELL,
+            [99, 1536, 24],
+            "RTX 50, RTX PRO 6000",
+        )
+    },
 ];
 
 impl Machine {

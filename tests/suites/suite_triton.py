@@ -19,7 +19,7 @@ import smalt
 from smalt import _versions
 from tests.corpus.case import like, x64
 from tests.fuzz.seeds import seeds
-from tests.machine import ON_GPU, enabled, has, has_memory
+from tests.machine import ON_GPU, enabled, has, has_memory, has_producers
 from tests.programs.blocks.pipelined import PIPELINED, Pipelined
 
 with warnings.catch_warnings():  # JAX is about to remove it
@@ -869,7 +869,7 @@ def test_products_of_what_a_loop_loads(rows: int, warpgroups: int) -> None:
     with enabled():
         np.testing.assert_allclose(run(*args), want, rtol=2e-2, atol=2e-3)
         (report,) = smalt.inspect(run, *args)
-    has_producer = has("set_max_reg", "bulk_copies")
+    has_producer = has_producers()
     assert report.threads == 128 * (warpgroups if has_producer else 1)
     assert ("one copies ahead" if has_producer else "and copies ahead") in str(report)
     assert ("wgmma" in report.ptx) == (rows % 64 == 0 and has("wgmma"))
@@ -882,7 +882,7 @@ def test_what_is_in_the_way(change: str, warpgroups: int) -> None:
     with enabled():
         np.testing.assert_allclose(run(*args), want, rtol=2e-2, atol=2e-3)
         (report,) = smalt.inspect(run, *args)
-    assert report.threads == 128 * (warpgroups if has("set_max_reg", "bulk_copies") else 1) or not has_memory()
+    assert report.threads == 128 * (warpgroups if has_producers() else 1) or not has_memory()
 
 
 def test_a_loop_that_reads_what_the_kernel_stores() -> None:

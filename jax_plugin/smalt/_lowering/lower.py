@@ -126,7 +126,7 @@ def _pallas_call_rule(before: Callable[..., Any], ctx: Any, *args: Any, **params
 
     machine = _machine(params["compiler_params"], ctx)
     room = machine.shared_memory - _blocks.BESIDE
-    means = _blocks.Means("wgmma" in machine.features, "bulk_copies" in machine.features and "set_max_reg" in machine.features)
+    means = _blocks.Means("wgmma" in machine.features, machine.producers)
 
     def traced(*arrays: Any, budget: int = room) -> list[Any]:
         if is_symbolic:

@@ -8,7 +8,7 @@ slot. Here the second is made of the first:
 * **Rings.** A load in a loop, of a part of an array that the kernel only reads, whose indices are scalars, and which a product reads, becomes a
   ring of as many slots as there are stages, and one in front of the loops a place of its own. The producer runs the part of the program that
   indices and trip counts need.
-* **Alone.** Where a producer keeps registers that the others need (there is no `setmaxnreg`), and one warpgroup has enough for all sums, it
+* **Alone.** Where a producer keeps registers that the others need (`Machine.producers`), and one warpgroup has enough for all sums, it
   copies by itself (`cp.async`), as many steps ahead as there are slots but one. With four warps for all rows less is read, too.
 * **Rows.** Where products have 128 rows and more, and no operation mixes them, each of the computing warpgroups takes its part (`division.py`).
 
@@ -59,7 +59,7 @@ class Means:
     """What a machine has for products and copies."""
 
     wgmma: bool = True
-    #: Whether a warpgroup that only copies pays: there is a copy engine, and it gives its registers to the others.
+    #: Whether a warpgroup that only copies gives its registers to the others.
     producer: bool = True
 
 

@@ -588,6 +588,34 @@ impl<'a> History<'a> {
         }
     }
 
+    /// All warps begin a load, each its part, which is over with a phase of a barrier.
+    pub fn load_by_threads(
+        &mut self,
+        op: Op,
+        actor: Actor,
+        device: Option<FootprintId>,
+        shared: FootprintId,
+        barrier: BarrierKey,
+    ) {
+        let parts = [
+            (What::Read, What::LoadRead, device),
+            (What::Write, What::LoadWrite, Some(shared)),
+        ];
+        for (begins, is, footprint) in parts {
+            let Some(footprint) = footprint else { continue };
+            self.check(op, actor, begins, footprint, None);
+            self.add(
+                op,
+                actor.leader(),
+                is,
+                footprint,
+                None,
+                Completion::Mbarrier(barrier),
+                None,
+            );
+        }
+    }
+
     /// A bulk store begins.
     pub fn store(
         &mut self,

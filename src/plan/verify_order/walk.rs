@@ -554,13 +554,20 @@ impl<'a> Walk<'a> {
             } => {
                 let copies = !self.is_false(*predicate);
                 if *by_threads {
-                    if copies {
-                        self.copied_by_threads(op, actor, src, dst);
+                    let key = barrier.as_ref().map(|b| self.barrier(b));
+                    match key {
+                        Some(key) if copies && self.is_watched(dst) => {
+                            let from =
+                                (self.is_watched(src) && self.written[src.alloc]).then(|| self.footprint(op, 0, src));
+                            let to = self.footprint(op, 1, dst);
+                            self.history.load_by_threads(op, actor, from, to, key);
+                        }
+                        None if copies => self.copied_by_threads(op, actor, src, dst),
+                        _ => {}
                     }
-                    if let Some(barrier) = barrier
+                    if let Some(key) = key
                         && (copies || !self.kernel.semantics.false_predicate_suppresses_arrival)
                     {
-                        let key = self.barrier(barrier);
                         self.history.arrive(op, actor, key);
                         self.history.releases_for_all(op, actor);
                     }

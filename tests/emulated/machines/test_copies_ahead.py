@@ -38,7 +38,7 @@ def is_alone(report: Any) -> bool:
     return report.threads == 128 and "a warpgroup computes, and copies ahead" in str(report)
 
 
-@pytest.mark.parametrize("device", ("A100", "L4"))
+@pytest.mark.parametrize("device", ("A100", "L4", "RTX 5090"))
 @pytest.mark.parametrize("stages, steps", ((None, 4), (1, 3), (2, 1), (2, 5), (3, 2), (4, 2), (4, 7)))
 def test_as_many_steps_ahead_as_there_are_slots(device: str, stages: int | None, steps: int) -> None:
     x, y = normal(64, 32 * steps), normal(32 * steps, 64)
