@@ -24,8 +24,6 @@ pub struct Target {
     pub isa: u16,
     /// Its parts.
     pub features: Features,
-    /// Whether what was found out, below, was found out on it: else it is what an H200 showed.
-    pub measured: bool,
 
     // ------------------------------------------------------------ what it has
     /// Warpgroups in a block.
@@ -112,7 +110,6 @@ impl Target {
             capability: machine.capability,
             isa: machine.isa,
             features: machine.features,
-            measured: machine.measured,
             // CUDA: 1,024 threads a block.
             max_warpgroups: 8,
             // CUDA: 16 where the kernel sets cudaFuncAttributeNonPortableClusterSizeAllowed.

@@ -400,11 +400,7 @@ class Machine:
     features: tuple[str, ...]  # as in `src/target/features.rs`, in lower case
     shared_memory: int  # bytes that one block may have
     producers: bool  # whether warps that only copy give their registers to others
-    measured: bool  # whether smalt's choices were measured on it
-
-    @property
-    def status(self) -> str:
-        return "measured" if self.measured else "assembled and emulated, not run on hardware"
+    status: str  # how far what is compiled for it was tried
 
 
 @functools.cache
@@ -413,7 +409,7 @@ def machines() -> dict[str, Machine]:
     lib = library()
     rows = _parsed("the machines", _answer(lib, lib.smalt_machines))
     return {
-        name: Machine(name, tuple(row["capability"]), tuple(row["features"]), row["shared_memory"], row["producers"], row["measured"])
+        name: Machine(name, tuple(row["capability"]), tuple(row["features"]), row["shared_memory"], row["producers"], row["status"])
         for name, row in sorted(rows.items(), key=lambda item: (item[1]["capability"], item[0]))
     }
 

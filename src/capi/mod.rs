@@ -620,7 +620,7 @@ pub unsafe extern "C" fn smalt_machines(out: *mut Bytes) -> Bytes {
                 "features": features.collect::<Vec<_>>(),
                 "shared_memory": 1024 * machine.smem_kib,
                 "producers": machine.producers,
-                "measured": machine.measured,
+                "status": machine.proof.text(),
             });
             (machine.name.to_owned(), of)
         });

@@ -23,8 +23,27 @@ pub struct Machine {
     /// Whether warps that only copy give their registers to others: there is `setmaxnreg`, and ptxas heeds it beside copies by tensor maps
     /// (13.0 does not for sm_120a: C7506).
     pub producers: bool,
-    /// Of H100s and H200s we have measured; what was found out there stands for the others.
-    pub measured: bool,
+    pub proof: Proof,
+}
+
+/// How far what is compiled for a machine was tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proof {
+    /// What smalt chooses between was measured there; what was found out stands for the others.
+    Measured,
+    /// A later machine ran it.
+    RunByAnother,
+    Emulated,
+}
+
+impl Proof {
+    pub fn text(self) -> &'static str {
+        match self {
+            Proof::Measured => "measured",
+            Proof::RunByAnother => "its code was run on a Hopper",
+            Proof::Emulated => "assembled and emulated, not run on hardware",
+        }
+    }
 }
 
 const AMPERE: Features = Features::empty();
@@ -33,7 +52,7 @@ const BLACKWELL: Features = Features::HOPPER
     .union(Features::SET_MAX_REG)
     .union(Features::REPLACE_MAPS);
 
-/// A machine that nothing was measured on.
+/// A machine that its code was not run on.
 const fn machine(
     name: &'static str,
     capability: (u32, u32),
@@ -53,26 +72,34 @@ const fn machine(
         sm_threads,
         sm_blocks,
         producers: features.contains(Features::SET_MAX_REG),
-        measured: false,
+        proof: Proof::Emulated,
+    }
+}
+
+/// A machine whose code a Hopper was given.
+const fn run_by_another(machine: Machine) -> Machine {
+    Machine {
+        proof: Proof::RunByAnother,
+        ..machine
     }
 }
 
 pub const MACHINES: &[Machine] = &[
-    machine("sm_80", (8, 0), 80, AMPERE, [163, 2048, 32], "A100"),
-    machine(
+    run_by_another(machine("sm_80", (8, 0), 80, AMPERE, [163, 2048, 32], "A100")),
+    run_by_another(machine(
         "sm_86",
         (8, 6),
         80,
         Features::XORSIGN,
         [99, 1536, 16],
         "A10, A40, RTX 30",
-    ),
+    )),
     machine("sm_87", (8, 7), 80, Features::XORSIGN, [163, 1536, 16], "Orin"),
     // Conversions of fp8 came there with PTX 8.1.
-    machine("sm_89", (8, 9), 81, ADA, [99, 1536, 24], "L4, L40S, RTX 40"),
+    run_by_another(machine("sm_89", (8, 9), 81, ADA, [99, 1536, 24], "L4, L40S, RTX 40")),
     machine("sm_90", (9, 0), 80, Features::HOPPER, [227, 2048, 32], ""),
     Machine {
-        measured: true,
+        proof: Proof::Measured,
         ..machine(
             "sm_90a",
             (9, 0),

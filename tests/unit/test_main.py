@@ -42,8 +42,8 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "capability, ok, says",
     [
-        ((8, 0), True, ": sm_80, assembled and emulated, not run on hardware; 163 KiB of shared memory a block; parts beyond sm_80's: none"),
-        ((8, 9), True, ": sm_89, assembled and emulated, not run on hardware; 99 KiB of shared memory a block; parts beyond sm_80's: xorsign, fp8"),
+        ((8, 0), True, ": sm_80, its code was run on a Hopper; 163 KiB of shared memory a block; parts beyond sm_80's: none"),
+        ((8, 9), True, ": sm_89, its code was run on a Hopper; 99 KiB of shared memory a block; parts beyond sm_80's: xorsign, fp8"),
         ((9, 0), True, ": sm_90a, measured; 227 KiB of shared memory a block; parts beyond sm_80's: xorsign, fp8, bf16, "),
         ((12, 1), True, ": sm_120, assembled and emulated, not run on hardware; 99 KiB "),
         ((7, 5), None, ": smalt compiles for sm_80, sm_86, "),
