@@ -208,7 +208,7 @@ impl Space for Global {
             },
         );
         m.judge(w, verdict)?;
-        if H::LISTENS && matches!(mode, Mode::Load(_)) {
+        if H::LISTENS && matches!(mode, Mode::Load(_) | Mode::SmallRead) {
             return check_foreign(m, w, addresses, offset, bytes);
         }
         Ok(())
@@ -475,7 +475,7 @@ impl<S: Space, E: Element, const N: usize, const B: usize, H: Hooks> Body<H> for
 
 /// The bytes of a dense access that `Space::dense` allowed.
 #[inline(always)]
-fn dense_bytes<'m, S: Space, const B: usize, H: Hooks>(m: &'m Machine<'_, H>, w: &Warp, start: u64) -> &'m [u8] {
+pub fn dense_bytes<'m, S: Space, const B: usize, H: Hooks>(m: &'m Machine<'_, H>, w: &Warp, start: u64) -> &'m [u8] {
     if S::NAME == Global::NAME {
         let at = m.memory.resolve(start, (32 * B) as u64).expect("checked");
         // SAFETY: `resolve` checked the range. Other threads may write it meanwhile only if the kernel races.

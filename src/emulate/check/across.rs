@@ -166,6 +166,7 @@ impl Across {
         let cluster = who.actor.cluster;
         let (epoch, number) = match mode {
             Mode::Read => (IN_FLIGHT, self.loads),
+            Mode::SmallRead | Mode::SmallWrite => (IN_FLIGHT, 0),
             Mode::Write | Mode::Reduce => (IN_FLIGHT, side.number),
             Mode::Store(_) | Mode::Atomic(AtomSem::Relaxed | AtomSem::Acquire, _) if side.kind != Kind::Write => {
                 // Whoever learns of it by what a fence before it has told knows of it.
@@ -398,6 +399,7 @@ impl Across {
                 Mode::Load(_) => self.words.at(place.0).looked_at = true,
                 Mode::Store(sem) if sem != StoreSem::Weak => self.words.overwrite_at(place.0, place.1),
                 Mode::Store(_) | Mode::Atomic(..) | Mode::Read | Mode::Write | Mode::Reduce => {}
+                Mode::SmallRead | Mode::SmallWrite => {}
             }
             // One snapshot for all places, unless it learns at each.
             if let Some(signal) = signals

@@ -49,6 +49,8 @@ pub struct Barrier {
     pub by: usize,
     pub at: u32,
     pub published: bool,
+    /// The landing of the copies by threads that arrive in the current phase.
+    pub landing: Option<u32>,
     /// Who has waited for the last phase that is complete.
     waits: Vec<Waited>,
 }
@@ -214,6 +216,7 @@ impl Checker {
                     by,
                     at: self.clocks[id].seen()[by],
                     published: false,
+                    landing: None,
                     waits: vec![],
                 };
                 self.cta(slot).barriers.insert(offset, barrier);
@@ -338,6 +341,7 @@ impl Checker {
         };
         let left = barrier.left_behind();
         barrier.waits.clear();
+        barrier.landing = None;
         barrier.phases.open();
         left.map_or(Ok(()), |component| Err(self.left_behind(component, slot, offset)))
     }

@@ -112,7 +112,8 @@ impl Checker {
         let mut mine = self.side(who, kind, access.loc, view);
         mine.number = access.number;
         let (id, epoch) = (self.id(who), mine.epoch);
-        let across = self.across.as_ref().zip(member);
+        // Across clusters a copy by threads has read where it has been waited for.
+        let across = self.across.as_ref().zip(member).filter(|_| !kind.is_small());
         let mut far = across.map(|(across, member)| across.begin(member, &mine, access.mode));
         let is_store = matches!(kind, Kind::BulkWrite | Kind::BulkReduction);
         if is_store {

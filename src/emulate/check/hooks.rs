@@ -45,6 +45,9 @@ pub enum Mode {
     Read,
     Write,
     Reduce,
+    /// By a copy of the lanes (`cp.async`) that is issued: from then until they have waited for it.
+    SmallRead,
+    SmallWrite,
 }
 
 impl Mode {
@@ -63,7 +66,7 @@ impl Mode {
                 LoadSem::AcquireSys => Some((Scope::Sys, true)),
             },
             Mode::Atomic(sem, scope) => Some((scope, matches!(sem, AtomSem::Acquire | AtomSem::AcqRel))),
-            Mode::Store(_) | Mode::Read | Mode::Write | Mode::Reduce => None,
+            Mode::Store(_) | Mode::Read | Mode::Write | Mode::Reduce | Mode::SmallRead | Mode::SmallWrite => None,
         }
     }
 
@@ -82,7 +85,7 @@ impl Mode {
                 StoreSem::ReleaseSys => Some((Scope::Sys, true)),
             },
             Mode::Atomic(sem, scope) => Some((scope, matches!(sem, AtomSem::Release | AtomSem::AcqRel))),
-            Mode::Load(_) | Mode::Read | Mode::Write | Mode::Reduce => None,
+            Mode::Load(_) | Mode::Read | Mode::Write | Mode::Reduce | Mode::SmallRead | Mode::SmallWrite => None,
         }
     }
 }
@@ -258,6 +261,19 @@ pub struct Landing {
     pub loc: Loc,
 }
 
+/// Copies by threads (`cp.async`), one of each lane of a mask.
+#[derive(Clone, Copy)]
+pub struct SmallCopies<'a> {
+    pub mask: u32,
+    pub destinations: &'a [u32; 32],
+    pub sources: &'a [u64; 32],
+    /// What each writes, and how much of that it reads.
+    pub bytes: u32,
+    pub taken: &'a [u32; 32],
+    /// The instruction's.
+    pub loc: Loc,
+}
+
 /// A checker.
 pub trait Hooks: 'static {
     /// Whether it wants to know anything at all.
@@ -326,6 +342,19 @@ pub trait Hooks: 'static {
     /// The warp has waited in full for one of its bulk stores, by number.
     #[inline(always)]
     fn store_waited(&mut self, _who: Who, _number: u64) {}
+    /// All of the warp's copies by threads so far arrive on an mbarrier: as which of the landings in the CTA.
+    #[inline(always)]
+    fn small_copies_arrive(&mut self, _who: Who, _slot: CtaSlot, _offset: u32) -> u32 {
+        0
+    }
+    /// Copies by threads of the warp are over: for itself, or for whoever has seen a landing.
+    #[inline(always)]
+    fn small_copies_end(&mut self, _who: Who, _copies: SmallCopies<'_>, _landing: Option<u32>) -> Verdict {
+        Ok(())
+    }
+    /// The warp has waited for copies by threads.
+    #[inline(always)]
+    fn small_copies_waited(&mut self, _who: Who) {}
     /// Arrivals before they count, waits after they are over.
     #[inline(always)]
     fn sync(&mut self, _who: Who, _event: Sync) -> Verdict {

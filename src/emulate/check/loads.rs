@@ -24,6 +24,8 @@ pub struct Loads {
     pub landed: u32,
     flying: Vec<Issued>,
     recent: VecDeque<(u32, Issued)>,
+    /// Landings of copies by threads, and the offsets of their barriers.
+    small: VecDeque<(u32, u32)>,
 }
 
 impl Loads {
@@ -31,6 +33,25 @@ impl Loads {
     pub fn clear(&mut self) {
         self.flying.clear();
         self.recent.clear();
+        self.small.clear();
+    }
+
+    /// Copies by threads land: as which.
+    pub fn land_small(&mut self, barrier: u32) -> u32 {
+        self.landed += 1;
+        if self.small.len() == REMEMBERED {
+            self.small.pop_front();
+        }
+        self.small.push_back((self.landed, barrier));
+        self.landed
+    }
+
+    /// The offset of the barrier of a landing of copies by threads.
+    pub fn small_barrier(&self, number: u32) -> Option<u32> {
+        self.small
+            .iter()
+            .find(|(n, _)| *n == number)
+            .map(|(_, barrier)| *barrier)
     }
 
     /// The load that a finding is of: whether it is in flight.

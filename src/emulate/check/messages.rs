@@ -47,6 +47,8 @@ fn verb(kind: Kind) -> &'static str {
         Kind::BulkRead => "a bulk load of",
         Kind::BulkWrite => "a bulk store to",
         Kind::BulkReduction => "a bulk reduction into",
+        Kind::SmallRead => "a copy by threads (cp.async) of",
+        Kind::SmallWrite => "a copy by threads (cp.async) overwrites",
     }
 }
 
@@ -97,6 +99,7 @@ impl Checker {
     #[cold]
     pub(super) fn shared_race(&self, who: Who, mine: &Side<'_>, slot: CtaSlot, found: &Found) -> Box<Error> {
         match found.theirs.kind {
+            Kind::SmallWrite => self.small_in_flight(who, mine, slot, found),
             Kind::Load | Kind::Reduction => self.unseen(who, mine, slot, found),
             _ if mine.kind.needs_fences() => self.unfenced(who, mine, slot, found),
             Kind::Product => {
@@ -120,6 +123,7 @@ impl Checker {
     pub(super) fn load_race(&self, who: Who, mine: &Side<'_>, landing: Landing, found: &Found) -> Box<Error> {
         let (slot, theirs) = (landing.slot, &found.theirs);
         match (theirs.kind, mine.kind) {
+            (Kind::SmallWrite, _) => self.small_in_flight(who, mine, slot, found),
             (Kind::Load | Kind::Reduction, _) => self.unseen(who, mine, slot, found),
             (Kind::Product, Kind::Reduction) => self.multiplied(who, mine.kind, slot, found, self.landing(landing)),
             (_, Kind::Reduction) => {
@@ -134,7 +138,11 @@ impl Checker {
 
     /// Somebody touches what a load writes and has not seen it land.
     fn unseen(&self, by: Who, mine: &Side<'_>, slot: CtaSlot, found: &Found) -> Box<Error> {
-        let (flies, load) = self.ctas[slot.0 as usize].loads.of(found);
+        let loads = &self.ctas[slot.0 as usize].loads;
+        if loads.small_barrier(found.theirs.epoch).is_some() {
+            return self.small_in_flight(by, mine, slot, found);
+        }
+        let (flies, load) = loads.of(found);
         if let Some(load) = load
             && matches!(mine.kind, Kind::Copy | Kind::Product)
             && load.before >= mine.seen.loads_before()
@@ -180,19 +188,67 @@ impl Checker {
         Box::new(error)
     }
 
+    /// Somebody touches what a copy by threads writes, or writes what it reads, and has not seen that it is over.
+    fn small_in_flight(&self, by: Who, mine: &Side<'_>, slot: CtaSlot, found: &Found) -> Box<Error> {
+        let (theirs, verb) = (&found.theirs, verb(mine.kind));
+        let (what, before, place) = match theirs.kind {
+            Kind::SmallRead => (
+                format!("{verb} global memory that a copy by threads (cp.async) reads"),
+                "its source is written",
+                global_place(&self.names, found.line, found.hit).0,
+            ),
+            _ => (
+                format!("{verb} shared memory that a copy by threads (cp.async) writes"),
+                "its destination is touched",
+                self.granules(found.line, found.hit) + &self.owner(slot, by.cta),
+            ),
+        };
+        let at = theirs.loc;
+        if theirs.epoch != IN_FLIGHT {
+            let barrier = self.ctas[slot.0 as usize].loads.small_barrier(theirs.epoch);
+            let barrier = barrier.map_or("mbarrier".into(), |barrier| self.names.mbarrier(barrier));
+            return finding(
+                format!("{what}, without having waited for its barrier"),
+                format!(
+                    "a wait on the {barrier}, on which the copy (at {at}) arrives, by this warp or by one that it then synchronised with"
+                ),
+                place,
+                &format!("wait for the copy's barrier (`barrier_wait`) before {before}"),
+            );
+        }
+        let (who, other) = match theirs.by == mine.by {
+            true => ("this warp".to_owned(), ""),
+            false => (
+                self.name(theirs.by.component, by.cta),
+                "; other warps learn of that by a barrier behind the wait",
+            ),
+        };
+        finding(
+            format!("{what}, and its warp has not waited for it"),
+            format!("a wait of {who} for the copy (at {at}) before this"),
+            place,
+            &format!(
+                "wait for the copy before {before} (`plgpu.wait_gmem_to_smem(n)`, where n is at most the number of copies begun behind it: 0 waits for all){other}"
+            ),
+        )
+    }
+
     /// An access and an earlier one of another warp.
     fn race(&self, kind: Kind, memory: &str, by: Who, theirs: &Past, (place, bytes): (String, u32)) -> Box<Error> {
         let (did, it) = match theirs.kind.writes() {
-            true => ("wrote", "store"),
-            false => ("read (itself, or by what it issued)", "load"),
+            true => ("wrote", "the store"),
+            false => ("read (itself, or by what it issued)", "the load"),
         };
+        let copied = self.small.contains(&theirs.loc);
+        let it = if copied { "a wait for the copy" } else { it };
         let (verb, who) = (verb(kind), self.name(theirs.by.component, by.cta));
         let order = match bytes <= FLAG_BYTES {
+            _ if copied => BARRIER.replacen("the one", "the wait", 1),
             true => format!("{BARRIER}; or{FLAG}"),
             false => BARRIER.to_owned(),
         };
         let what = format!("{verb} {memory} memory that another warp {did}, and nothing orders the two");
-        let expected = format!("a barrier between the {it} by {who} (at {}) and this", theirs.loc);
+        let expected = format!("a barrier between {it} by {who} (at {}) and this", theirs.loc);
         finding(what, expected, place, &order)
     }
 
@@ -212,6 +268,9 @@ impl Checker {
     pub(super) fn global_race(&self, by: Who, mine: &Side<'_>, found: &Found) -> Box<Error> {
         let (kind, theirs) = (mine.kind, &found.theirs);
         let (place, bytes) = global_place(&self.names, found.line, found.hit);
+        if theirs.kind == Kind::SmallRead {
+            return self.small_in_flight(by, mine, by.cta, found);
+        }
         if kind.is_async() && theirs.by == mine.by || theirs.epoch == IN_FLIGHT {
             return self.in_flight(by, kind, theirs, place);
         }
@@ -512,7 +571,7 @@ impl Across {
                 ),
                 format!("wait for the copy (`plgpu.barrier_wait`) before its source is signalled to be free; {order}"),
             ),
-            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product => (
+            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::SmallRead => (
                 format!("{who} read"),
                 format!("a signal after that load (at {loc}), and a wait for it before this"),
                 format!("signal after the load; {order}"),
@@ -529,7 +588,7 @@ impl Across {
                     "wait for the copy, not only for its reads (`plgpu.wait_smem_to_gmem(0)`), and then signal; {order}"
                 ),
             ),
-            Kind::Write | Kind::Flag(_) | Kind::Atomic(_) | Kind::Load | Kind::Reduction => (
+            Kind::Write | Kind::Flag(_) | Kind::Atomic(_) | Kind::Load | Kind::Reduction | Kind::SmallWrite => (
                 format!("{who} wrote"),
                 format!("a signal after that store (at {loc}), and a wait for it before this"),
                 format!("signal after the store; {order}"),
@@ -546,8 +605,10 @@ impl Across {
     /// A device's kernel ends, and has not heard of what another did to a line of its memory.
     pub(super) fn ends_unseen(&self, device: u32, line: u64, other: &Past) -> Box<Error> {
         let what = match other.kind {
-            Kind::Read | Kind::BulkRead | Kind::Poll | Kind::Copy | Kind::Product => "a load of its memory",
-            Kind::Write | Kind::BulkWrite | Kind::Flag(_) | Kind::Load => "a store to its memory",
+            Kind::Read | Kind::BulkRead | Kind::Poll | Kind::Copy | Kind::Product | Kind::SmallRead => {
+                "a load of its memory"
+            }
+            Kind::Write | Kind::BulkWrite | Kind::Flag(_) | Kind::Load | Kind::SmallWrite => "a store to its memory",
             Kind::Atomic(_) | Kind::BulkReduction | Kind::Reduction => "an atomic on its memory (a signal, perhaps)",
         };
         let (who, at) = (self.name(other.by), other.loc);

@@ -8,12 +8,14 @@
 //! * ordinary loads and stores, to shared memory (a peer's, too) and to global memory: something orders a warp's load after another warp's
 //!   store, a store after a load, and a store after one of another value (what memory holds just before decides). Atomics count as both, but
 //!   do not race with each other;
+//! * copies by threads (`cp.async`): from their issue until their own warp has waited for them, or somebody for the barrier on which they arrive,
+//!   nobody touches their destination, or writes their source ([`small`]);
 //! * an mbarrier's phase: does not complete before everybody who waits for the one before is known to have done so (a warp that is late
 //!   would wait for the phase after it); and it is initialised before it is used, with `fence.mbarrier_init` before peers and the async proxy use it;
 //! * a tensor map in global memory: released by who changed it, and acquired by who uses it ([`maps`]);
 //! * a CTA's shared memory: outlives its peers' accesses; a device's global memory: other devices' ([`across`]).
 //!
-//! A file has a theme: [`shared`], [`loads`] (what is asynchronous in shared memory) and [`global`] hold accesses against the shadows,
+//! A file has a theme: [`shared`], [`loads`] (what is asynchronous in shared memory), [`small`] and [`global`] hold accesses against the shadows,
 //! [`barriers`] hands clocks on, [`words`] too, [`messages`] has all that is said. What the machine tells is in [`hooks`]; this room knows of the
 //! machine what that says, and where memory lies. Lanes of one store are held against each other where stores are (`mem.rs`), clusters that
 //! nothing orders in `grid.rs`.
@@ -32,6 +34,7 @@ mod messages;
 mod race;
 mod shadow;
 mod shared;
+mod small;
 mod versions;
 mod words;
 
@@ -48,7 +51,7 @@ use clock::{Clock, Knowledge};
 use loads::Loads;
 use maps::MapOrder;
 use race::{Actor, Glance, Kind, SameEpoch, Side};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use shadow::{Columns, Shadow};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -79,6 +82,9 @@ pub struct Checker {
     counts: bool,
     /// Bulk loads issued.
     loads: u32,
+    /// Per warp: the last landing of its copies by threads; and where there are such copies.
+    arrived: Vec<u32>,
+    small: FxHashSet<Loc>,
     /// What goes through words of shared memory that are polled.
     words: Words<SharedWord>,
     /// Across clusters, where they communicate.
@@ -317,6 +323,8 @@ impl Hooks for Checker {
             overlap: false,
             counts: false,
             loads: 0,
+            arrived: vec![0; all],
+            small: FxHashSet::default(),
             words: Words::default(),
         }
     }
@@ -340,6 +348,7 @@ impl Hooks for Checker {
             self.clock(id).restart(&epochs);
             self.tick(id);
             self.fences[id] = Fences::default();
+            self.arrived[id] = 0;
         }
         self.words.clear(&slots);
         for cta in &mut self.ctas[slots] {
@@ -394,7 +403,10 @@ impl Hooks for Checker {
 
     #[inline(always)]
     fn memory(&mut self, who: Who, access: Access<'_>) -> Verdict {
-        let is_ordered = !matches!(access.mode, Mode::Load(LoadSem::Weak) | Mode::Store(StoreSem::Weak));
+        let is_ordered = !matches!(
+            access.mode,
+            Mode::Load(LoadSem::Weak) | Mode::Store(StoreSem::Weak) | Mode::SmallRead | Mode::SmallWrite
+        );
         match access.range {
             Range::SharedLanes {
                 addresses,
@@ -469,6 +481,18 @@ impl Hooks for Checker {
 
     fn store_waited(&mut self, who: Who, number: u64) {
         self.settle_store(who, number);
+    }
+
+    fn small_copies_arrive(&mut self, who: Who, slot: CtaSlot, offset: u32) -> u32 {
+        self.arrive_small_copies(who, slot, offset)
+    }
+
+    fn small_copies_end(&mut self, who: Who, copies: SmallCopies<'_>, landing: Option<u32>) -> Verdict {
+        self.end_small_copies(who, copies, landing)
+    }
+
+    fn small_copies_waited(&mut self, who: Who) {
+        self.wait_for_small_copies(who);
     }
 
     fn sync(&mut self, who: Who, event: Sync) -> Verdict {

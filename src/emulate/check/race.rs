@@ -42,6 +42,9 @@ pub enum Kind {
     BulkRead,
     BulkWrite,
     BulkReduction,
+    /// A copy by threads (`cp.async`) that has not been waited for reads global memory, and writes shared memory.
+    SmallRead,
+    SmallWrite,
 }
 
 impl Kind {
@@ -55,6 +58,8 @@ impl Kind {
             Mode::Read => Kind::BulkRead,
             Mode::Write => Kind::BulkWrite,
             Mode::Reduce => Kind::BulkReduction,
+            Mode::SmallRead => Kind::SmallRead,
+            Mode::SmallWrite => Kind::SmallWrite,
         }
     }
 
@@ -62,8 +67,8 @@ impl Kind {
     pub fn writes(self) -> bool {
         match self {
             Kind::Write | Kind::Flag(_) | Kind::Atomic(_) => true,
-            Kind::Load | Kind::Reduction | Kind::BulkWrite | Kind::BulkReduction => true,
-            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::BulkRead => false,
+            Kind::Load | Kind::Reduction | Kind::BulkWrite | Kind::BulkReduction | Kind::SmallWrite => true,
+            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::BulkRead | Kind::SmallRead => false,
         }
     }
 
@@ -75,7 +80,7 @@ impl Kind {
             Kind::Reduction => Some(Scope::Cluster),
             Kind::BulkReduction => Some(Scope::Sys),
             Kind::Read | Kind::Write | Kind::Poll | Kind::Copy | Kind::Product => None,
-            Kind::Load | Kind::BulkRead | Kind::BulkWrite => None,
+            Kind::Load | Kind::BulkRead | Kind::BulkWrite | Kind::SmallRead | Kind::SmallWrite => None,
         }
     }
 
@@ -84,9 +89,17 @@ impl Kind {
     pub fn is_async(self) -> bool {
         match self {
             Kind::Read | Kind::Write | Kind::Flag(_) | Kind::Atomic(_) | Kind::Poll | Kind::Reduction => false,
+            // In the generic proxy.
+            Kind::SmallRead | Kind::SmallWrite => false,
             Kind::Copy | Kind::Product | Kind::Load => true,
             Kind::BulkRead | Kind::BulkWrite | Kind::BulkReduction => true,
         }
+    }
+
+    /// Whether it is over only when its own warp has waited for it.
+    #[inline(always)]
+    pub fn is_small(self) -> bool {
+        matches!(self, Kind::SmallRead | Kind::SmallWrite)
     }
 
     /// Whether the async proxy acts on shared memory, where fences of proxies are watched.
@@ -102,12 +115,15 @@ impl Kind {
             Kind::Flag(_) => matches!(earlier, Kind::Flag(_)),
             Kind::Atomic(_) => matches!(earlier, Kind::Flag(_) | Kind::Atomic(_)),
             Kind::BulkRead | Kind::BulkWrite | Kind::BulkReduction => false,
-            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::Load | Kind::Reduction => self == earlier,
+            Kind::SmallWrite => false,
+            Kind::SmallRead | Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::Load | Kind::Reduction => {
+                self == earlier
+            }
         }
     }
 }
 
-/// The epoch of what nobody knows to be over: a bulk load that has not landed, a bulk store that has not been waited for.
+/// The epoch of what nobody knows to be over: a bulk load that has not landed, a bulk store or a copy by threads that has not been waited for.
 pub const IN_FLIGHT: u32 = u32::MAX;
 
 /// An access to bytes of a line that is remembered.
@@ -208,7 +224,8 @@ impl Side<'_> {
 
     /// As it is remembered.
     pub fn past(&self, mask: Mask) -> Past {
-        let past = Past::new(self.by, self.kind, self.epoch, self.loc, mask);
+        let epoch = if self.kind.is_small() { IN_FLIGHT } else { self.epoch };
+        let past = Past::new(self.by, self.kind, epoch, self.loc, mask);
         Past {
             number: self.number,
             ..past
@@ -230,15 +247,16 @@ pub enum Lack {
 #[inline(always)]
 pub fn conflicts(theirs: Kind, mine: Kind, atomic: bool, changes: impl FnOnce() -> bool) -> bool {
     match (theirs, mine) {
-        // Nobody touches what a load writes, or lets one write what others touch.
+        // Nobody touches what a load, or a copy by threads, writes, or lets one write what others touch.
         (Kind::Load, _) | (_, Kind::Load) => true,
+        (Kind::SmallWrite, _) => true,
         (Kind::Reduction, Kind::Poll) => false,
         (Kind::Reduction, _) | (_, Kind::Reduction) => !atomic,
         (_, Kind::Poll) => false,
         _ if !(theirs.writes() || mine.writes()) => false,
         (_, Kind::Copy | Kind::Product) => true,
         // Stores of the same bytes to one place are no race, whoever makes them.
-        (Kind::Write | Kind::Flag(_) | Kind::BulkWrite, Kind::Write | Kind::BulkWrite) => changes(),
+        (Kind::Write | Kind::Flag(_) | Kind::BulkWrite, Kind::Write | Kind::BulkWrite | Kind::SmallWrite) => changes(),
         _ => !atomic,
     }
 }
@@ -284,6 +302,14 @@ mod tests {
             (Kind::Product, Kind::Write, false, false, true),
             (Kind::Write, Kind::Product, false, false, true),
             (Kind::Product, Kind::Load, false, true, true),
+            (Kind::SmallWrite, Kind::Poll, false, true, true),
+            (Kind::SmallWrite, Kind::Write, false, false, true),
+            (Kind::SmallWrite, Kind::SmallWrite, false, false, true),
+            (Kind::Write, Kind::SmallWrite, false, false, false),
+            (Kind::Read, Kind::SmallWrite, false, false, true),
+            (Kind::SmallRead, Kind::Write, false, false, true),
+            (Kind::SmallRead, Kind::Read, false, true, false),
+            (gpu, Kind::SmallRead, false, true, true),
         ] {
             assert_eq!(
                 conflicts(theirs, mine, atomic, || changes),

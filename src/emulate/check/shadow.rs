@@ -135,7 +135,7 @@ impl Found {
         let fences = mine.kind.needs_fences();
         let rank = match theirs.kind {
             // Wherever somebody touches what a load writes.
-            Kind::Load | Kind::Reduction => 0,
+            Kind::Load | Kind::Reduction | Kind::SmallWrite => 0,
             Kind::Product => 3,
             _ if !fences || theirs.kind.writes() => 1,
             _ if lack == Lack::Order => 2,
@@ -545,7 +545,7 @@ impl Shadow {
             let (hit, component) = (theirs.mask & mask, theirs.by.component);
             let is_own = component == mine.by.component;
             let skips = match theirs.kind {
-                Kind::Load | Kind::Product | Kind::Reduction => false,
+                Kind::Load | Kind::Product | Kind::Reduction | Kind::SmallRead | Kind::SmallWrite => false,
                 // Of a warp's bulk copies each but the one itself.
                 Kind::BulkRead | Kind::BulkWrite | Kind::BulkReduction => is_own && theirs.number == mine.number,
                 // Its own accesses are in order; and the async proxy is held against those of the CTA's own warps.
@@ -745,6 +745,46 @@ impl Shadow {
             }
         }
         self.count_landed(line);
+    }
+
+    /// Copies by threads to, or from, bytes of a line are over: from now on they are stores, or loads, of their warp, in its epoch and at a time.
+    pub fn end_small(&mut self, line: usize, mask: Mask, past: &Past, now: u32) {
+        let (component, writes) = (past.by.component, past.kind == Kind::Write);
+        let small = if writes { Kind::SmallWrite } else { Kind::SmallRead };
+        self.lines[line].others.retain_mut(|it| {
+            if it.by == past.by && it.kind == small {
+                it.mask &= !mask;
+            }
+            it.mask != 0
+        });
+        self.count_foreign(line);
+        let Some(column) = self.columns.of(component, past.kind) else {
+            return;
+        };
+        self.note(line, column, Cell::new(mask, past.epoch, past.loc, None));
+        // Its bytes are in the cell without having been looked at again.
+        self.cell_mut(line, column).version = 0;
+        let head = &mut self.lines[line];
+        let stamps = if writes { &mut head.wrote } else { &mut head.read };
+        stamps.note(component, past.epoch, now);
+    }
+
+    /// Copies by threads to bytes of a line land; all that arrive in a phase of a barrier have one number.
+    pub fn land_small(&mut self, line: usize, mask: Mask, number: u32, loc: Loc) {
+        self.note(line, 2 * self.columns.warps, Cell::new(mask, number, loc, None));
+        self.lines[line].others.retain_mut(|it| {
+            if it.kind == Kind::Load && it.epoch != number {
+                it.mask &= !mask;
+            }
+            it.mask != 0
+        });
+        self.count_landed(line);
+    }
+
+    /// The same of what they read.
+    pub fn land_small_read(&mut self, line: usize, mask: Mask, number: u32, loc: Loc) {
+        let by = Actor::own(self.columns.loads);
+        self.remember(line, Past::new(by, Kind::SmallRead, number, loc, mask));
     }
 
     fn count_landed(&mut self, line: usize) {
@@ -992,6 +1032,42 @@ mod tests {
         // What a whole line is loaded with comes after all that was done to it.
         shadow.load(0, !0, IN_FLIGHT, Loc(5));
         assert!(shadow.others(0).is_empty() && at(&shadow, atomic, 1 << 64, 4));
+    }
+
+    #[test]
+    fn a_copy_by_threads_pends_until_it_ends_or_lands() {
+        let (mut shadow, nothing) = (Shadow::new(COLUMNS, 1), Clock::new(6));
+        let at = |shadow: &Shadow, by, kind, mask, landed| {
+            let mut seen = Clock::new(6);
+            seen.see(1, 9);
+            seen.see(4, landed);
+            shadow.find((0, 0), mask, &side(by, kind, 1, &seen), &|| !0).is_some()
+        };
+        shadow.by(1, Kind::SmallWrite, 3, 0b1111, &nothing);
+        assert!(
+            [1, 3].iter().all(|by| at(&shadow, *by, Kind::Read, 1, 9)),
+            "its own warp's, too"
+        );
+        let over = |by, epoch| Past::new(Actor::own(by), Kind::Write, epoch, Loc(1), 0);
+        shadow.end_small(0, 1 << 100, &over(0, 0), 1);
+        shadow.end_small(0, 0b11, &over(1, 9), 1);
+        assert!(!at(&shadow, 1, Kind::Read, 0b11, 9) && at(&shadow, 1, Kind::Read, 0b100, 9));
+        shadow.end_small(0, 0b1100, &over(1, 10), 1);
+        assert!(at(&shadow, 3, Kind::Read, 0b100, 9) && !at(&shadow, 3, Kind::Read, 0b11, 9));
+        assert!(!at(&shadow, 1, Kind::Read, 0b1111, 9));
+        shadow.clear();
+        // Parts of a line land as one; what lands later stands for what did before, byte by byte.
+        shadow.land_small(0, 0b0011, 1, Loc(1));
+        shadow.land_small(0, 0b1100, 1, Loc(1));
+        assert!(at(&shadow, 1, Kind::Write, 0b1000, 0) && !at(&shadow, 1, Kind::Write, 0b1111, 1));
+        shadow.land_small(0, 0b0011, 2, Loc(2));
+        assert!(at(&shadow, 1, Kind::Read, 0b0001, 1) && !at(&shadow, 1, Kind::Read, 0b0100, 1));
+        shadow.land_small(0, 0b1100, 2, Loc(2));
+        assert!(shadow.others(0).is_empty() && at(&shadow, 1, Kind::Read, 0b0100, 1));
+        shadow.land_small_read(0, 1 << 64, 3, Loc(3));
+        assert!(at(&shadow, 1, Kind::Write, 1 << 64, 2) && !at(&shadow, 1, Kind::Read, 1 << 64, 2));
+        shadow.land_small_read(0, 1 << 64, 4, Loc(3));
+        assert!(shadow.others(0).len() == 1 && !at(&shadow, 1, Kind::Write, 1 << 64, 4));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub type Lanes<'a> = (&'a [u32; 32], i32, u32);
 
 /// Whether the lanes' accesses follow one another.
 #[inline(always)]
-fn is_dense(addresses: &[u32; 32], bytes: u32) -> bool {
+pub fn is_dense(addresses: &[u32; 32], bytes: u32) -> bool {
     if addresses[31] != addresses[0].wrapping_add(31 * bytes) {
         return false;
     }
@@ -75,12 +75,12 @@ impl Checker {
         let mut left = mask;
         let is_atomic = matches!(kind, Kind::Atomic(_));
         // Atomics are often of one word in all lanes.
-        if matches!(kind, Kind::Read | Kind::Write) || is_atomic && addresses[0] != addresses[31] {
+        if matches!(kind, Kind::Read | Kind::Write | Kind::SmallWrite) || is_atomic && addresses[0] != addresses[31] {
             let mut at = *addresses;
             for at in &mut at {
                 *at = at.wrapping_add(offset as u32).wrapping_sub(SMEM_BASE);
             }
-            if kind == Kind::Write {
+            if matches!(kind, Kind::Write | Kind::SmallWrite) {
                 let mut places = Places::default();
                 lanes(mask).for_each(|i| self.overlap |= places.add(at[i]));
             }

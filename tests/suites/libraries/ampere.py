@@ -118,6 +118,20 @@ def attention_of_one_stage(dtype: str) -> None:
 
 
 @kernel
+def attention_of_two_stages_is_reported(dtype: str) -> None:
+    """As it is, it does not wait for its last copies."""
+    for head, keys in ((64, 64), (64, 32)):
+        for is_causal in (False, True):
+            try:
+                attention(dtype, head, keys, 2, 0, is_causal)
+            except Exception as error:
+                if "that a copy by threads (cp.async) writes, and its warp has not waited for it" not in str(error):
+                    raise
+            else:
+                raise AssertionError("no finding")
+
+
+@kernel
 def attention_of_two_stages_that_waits_for_all(dtype: str) -> None:
     """As it is, it does not wait for the last copies (docs/FOUND.md): each of its waits is for all of them here."""
     from unittest import mock
