@@ -474,7 +474,7 @@ impl<H: Hooks> Machine<'_, H> {
         result.map_err(|e| self.at_issue(e, self.warp_id(w), store.pc))
     }
 
-    /// A load acts on whose barrier somebody waits. True: one did.
+    /// A load acts on whose barrier somebody waits, or what a commit to it covers. True: one did.
     pub fn act_for_waiters(&mut self) -> Result<bool, Error> {
         let mut acted = false;
         while self.ready.is_empty() {
@@ -487,7 +487,11 @@ impl<H: Hooks> Machine<'_, H> {
                 })
             };
             let Some(i) = self.agents.loads.iter().position(waited) else {
-                break;
+                if !self.act_tensor_for_waiters()? {
+                    break;
+                }
+                acted = true;
+                continue;
             };
             self.act_load(i)?;
             acted = true;
@@ -525,11 +529,15 @@ impl<H: Hooks> Machine<'_, H> {
                 return Ok(true);
             }
         }
-        Ok(false)
+        self.act_tensor_oldest()
     }
 
     /// Under a seeded schedule: some agent may act.
     pub fn act_at_random(&mut self) -> Result<(), Error> {
+        let products = !self.tensor.is_empty();
+        if products && (self.agents.loads.is_empty() || self.rng.below(2) == 0) {
+            return self.act_tensor_at_random();
+        }
         if self.agents.loads.is_empty() {
             return Ok(());
         }
@@ -539,6 +547,7 @@ impl<H: Hooks> Machine<'_, H> {
 
     /// The last warp of a CTA has ended, and its shared memory goes. Stores that have read it write what they read.
     pub fn finish_cta(&mut self, slot: CtaSlot) -> Result<(), Error> {
+        self.finish_tensor(slot)?;
         self.lose_loads(slot)?;
         let first = slot.0 * self.warps_per_cta;
         for id in first..first + self.warps_per_cta {

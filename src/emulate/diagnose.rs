@@ -132,11 +132,12 @@ bitflags! {
         /// Blocks have not begun.
         const ROOM = 1 << 7;
         const PRODUCTS = 1 << 8;
+        const COLUMNS = 1 << 9;
     }
 }
 
 /// What would have ended a wait, and what to look for.
-const SAYINGS: [(Causes, &str, &str); 9] = [
+const SAYINGS: [(Causes, &str, &str); 10] = [
     (
         Causes::ROOM,
         "blocks to wait only for blocks that have begun: others begin when one ends",
@@ -178,6 +179,11 @@ const SAYINGS: [(Causes, &str, &str); 9] = [
         "issue it outside of branches that some of its warps do not take",
     ),
     (
+        Causes::COLUMNS,
+        "columns of tensor memory to be free in one aligned run, of the 512 that there are",
+        "allocate less, or let another warp give columns back (tcgen05.dealloc) first",
+    ),
+    (
         Causes::NAMED,
         "as many threads at a named barrier as its count says",
         "look for warps that do not reach it: `num_threads` counts all that arrive or wait, 128 a warpgroup",
@@ -196,6 +202,7 @@ fn causes_of<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> Causes {
         Wait::Products { .. } => Causes::PRODUCTS,
         Wait::Global { .. } | Wait::Tag { .. } => Causes::SIGNAL,
         Wait::Registers { .. } => Causes::REGISTERS,
+        Wait::Columns { .. } => Causes::COLUMNS,
         Wait::Poll => Causes::POLL,
     }
 }
@@ -222,6 +229,7 @@ pub fn overdue<H: Hooks>(m: &Machine<'_, H>, warp: u32) -> Error {
         | Wait::Global { .. }
         | Wait::Tag { .. }
         | Wait::Registers { .. }
+        | Wait::Columns { .. }
         | Wait::Poll => None,
     };
     let error = match barrier {
@@ -264,6 +272,7 @@ fn wait_name<H: Hooks>(m: &Machine<'_, H>, wait: Wait) -> String {
             format!("wait for {} to have the tag {tag}", m.memory.describe_word(address))
         }
         Wait::Registers { wanted } => format!("wait for {wanted} registers per thread"),
+        Wait::Columns { columns } => format!("wait for {columns} columns of tensor memory"),
         Wait::Poll => "poll".into(),
     }
 }

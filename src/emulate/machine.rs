@@ -11,6 +11,8 @@ use super::options::{Check, Options, Position, Watch};
 use super::program::Program;
 use super::rng::Rng;
 use super::shared::{self, CtaSlot, SMEM_BASE, Shared};
+use super::tcgen05::Queues;
+use super::tensor_memory::{self, TensorMemory};
 use super::trace::{Recorder, Trace, Turn, TurnEnd};
 use super::uop::{Flow, Step};
 use super::warp::{Wait, Warp};
@@ -43,6 +45,7 @@ pub struct Cta {
     /// Its position in its cluster.
     pub rank_id: [u32; 3],
     pub smem: Shared,
+    pub tmem: TensorMemory,
     pub barriers: FxHashMap<u32, Mbarrier>,
     pub named: [Named; 16],
     pub live_warps: u32,
@@ -85,6 +88,7 @@ pub struct Machine<'a, H: Hooks> {
     pub fault: Option<Box<Error>>,
     pub hooks: H,
     pub agents: Agents,
+    pub tensor: Queues,
     pub tensor_core: TensorUnit,
     pub rng: Rng,
     /// Micro-ops executed: the clock.
@@ -158,6 +162,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
                 rank: slot % size,
                 rank_id: [0; 3],
                 smem: Shared::new(launch.smem_bytes, options.poison),
+                tmem: TensorMemory::default(),
                 barriers: FxHashMap::default(),
                 named: Default::default(),
                 live_warps: 0,
@@ -194,10 +199,12 @@ impl<'a, H: Hooks> Machine<'a, H> {
                     warps_per_cta,
                     smem_bytes: launch.smem_bytes,
                     communicates: program.communicates,
+                    tensor: program.has_tensor_memory,
                 },
                 options.names.clone(),
             ),
             agents: Agents::default(),
+            tensor: Queues::default(),
             tensor_core: TensorUnit::default(),
             rng: Rng::new(options.seed),
             clock: 0,
@@ -477,6 +484,7 @@ impl<'a, H: Hooks> Machine<'a, H> {
             cta.rank_id = [rank % shape[0], rank / shape[0] % shape[1], rank / shape[0] / shape[1]];
             cta.id = [0, 1, 2].map(|i| id[i] * shape[i] + cta.rank_id[i]);
             cta.smem.reset();
+            cta.tmem.reset();
             cta.barriers.clear();
             cta.named = Default::default();
             cta.live_warps = self.warps_per_cta;
@@ -500,6 +508,14 @@ impl<'a, H: Hooks> Machine<'a, H> {
 
     /// A warp has ended. True: its cluster has, too.
     fn end_warp(&mut self, id: u32) -> Result<bool, Error> {
+        if self.warps[id as usize]
+            .as_ref()
+            .is_some_and(|w| !w.tensor_stores.is_empty())
+        {
+            let mut w = self.warps[id as usize].take().expect("put back");
+            tensor_memory::store_all(&mut w, self);
+            self.warps[id as usize] = Some(w);
+        }
         let w = self.warps[id as usize].as_ref().expect("put back");
         self.hooks.warp_ends(w.who());
         if let Some(pc) = w.tensor.oldest() {

@@ -3,7 +3,7 @@
 //! * [`decode`] turns instructions into micro-ops ([`uop`]) over rows of 32 lanes ([`row`]); [`registers`] places registers.
 //! * [`machine`] schedules warps ([`warp`]); [`barrier`], [`sync`] hold what they wait on; [`diagnose`] says why all wait.
 //! * [`global`] and [`shared`] are the memories; [`mem`] accesses them; [`agents`], [`bulk`], [`tma`] and [`wgmma`] act on
-//!   them asynchronously, at a time that [`options`] chooses; [`mma`] is a warp's own. [`tensor_maps`] finds tensor maps, in memory as [`map_bytes`] has them.
+//!   them asynchronously, at a time that [`options`] chooses, and so does [`tcgen05`] on [`tensor_memory`]; [`mma`] is a warp's own. [`tensor_maps`] finds tensor maps, in memory as [`map_bytes`] has them.
 //! * [`check`] is told what happens, and says what nothing orders. [`overwrite`] says what stores change, [`grid`] which cluster wrote what.
 //! * [`printer`] gives prints their room; [`profile`] makes marks.
 //! * [`trace`] records what happened when, where somebody asks.
@@ -45,7 +45,9 @@ mod row;
 mod shared;
 mod sparse;
 mod sync;
+mod tcgen05;
 mod tensor_maps;
+mod tensor_memory;
 pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,8 @@ use super::check::Hooks;
 use super::index::IndexCheck;
 use super::mma::MmaOp;
 use super::row::Row;
+use super::tcgen05::TensorOp;
+use super::tensor_memory::Transfer;
 use super::uop::{Tier, Uop};
 use super::wgmma::MatMul;
 use crate::error::{Loc, Result};
@@ -54,6 +56,11 @@ pub struct Program<H: Hooks = Checker> {
     pub(super) matmuls: Vec<MatMul>,
     pub(super) mma_ops: Vec<MmaOp>,
     pub(super) bulk_ops: Vec<BulkOp>,
+    /// Of tensor memory: what threads issue, and loads and stores.
+    pub(super) tensor_ops: Vec<TensorOp>,
+    pub(super) transfers: Vec<Transfer>,
+    /// There are instructions for tensor memory.
+    pub(super) has_tensor_memory: bool,
     pub(super) checks: Vec<IndexCheck>,
     /// Of unchecked texts, what the table does not have.
     pub(super) unknown: Vec<std::sync::Arc<str>>,

@@ -10,7 +10,7 @@ use crate::error::{Error, Fault};
 use crate::ptx::modifier::{FenceSem, Modifier, ProxyFence, Scope};
 
 /// All lanes of the warp that have not ended must execute it.
-fn check_converged(w: &Warp, what: &str) -> Result<(), Box<Error>> {
+pub fn check_converged(w: &Warp, what: &str) -> Result<(), Box<Error>> {
     if w.exec == w.alive {
         return Ok(());
     }

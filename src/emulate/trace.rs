@@ -333,6 +333,7 @@ impl Recorder {
             Wait::Global { address, value } => ("memory", format!("the word at 0x{address:x} to be {value} or more")),
             Wait::Tag { address, tag } => ("memory", format!("the tag {tag} in the word at 0x{address:x}")),
             Wait::Registers { wanted } => ("registers", format!("{wanted} registers a thread")),
+            Wait::Columns { columns } => ("tensor memory", format!("{columns} columns of tensor memory")),
             Wait::No | Wait::Poll => ("turn", "its turn".to_owned()),
         };
         What::Waits { on, what }

@@ -54,6 +54,10 @@ pub enum Wait {
     Registers {
         wanted: u32,
     },
+    /// Columns of tensor memory that are free.
+    Columns {
+        columns: u32,
+    },
     /// It polls, and has yielded.
     Poll,
 }
@@ -99,6 +103,7 @@ pub struct Warp {
     pub bulk: super::bulk::BulkGroups,
     pub copies: super::copies::CopyGroups,
     pub tensor: super::wgmma::Pipeline,
+    pub tensor_stores: super::tensor_memory::Pending,
     /// Where its lanes are in their profiles.
     pub profile: Option<Box<super::profile::Tracks>>,
     /// Instructions executed.
@@ -155,6 +160,7 @@ impl Warp {
             bulk: Default::default(),
             copies: Default::default(),
             tensor: Default::default(),
+            tensor_stores: Default::default(),
             profile: None,
             steps: 0,
         }
@@ -180,6 +186,7 @@ impl Warp {
         self.bulk.clear();
         self.copies.clear();
         self.tensor.clear();
+        self.tensor_stores.clear();
         self.profile = None;
     }
 

@@ -27,6 +27,8 @@ bitflags::bitflags! {
         const BULK_LOAD = Self::READ_GLOBAL.bits() | Self::WRITE_SHARED.bits() | Self::ASYNC_PROXY.bits() | Self::SYNC.bits();
         const BULK_STORE = Self::READ_SHARED.bits() | Self::WRITE_GLOBAL.bits() | Self::ASYNC_PROXY.bits() | Self::SYNC.bits();
         const WGMMA = Self::READ_SHARED.bits() | Self::ASYNC_PROXY.bits() | Self::ASYNC_REGISTERS.bits() | Self::CONVERGENT.bits() | Self::SYNC.bits();
+        /// A product that accumulates in tensor memory, issued by one thread.
+        const TCGEN05 = Self::READ_SHARED.bits() | Self::ASYNC_PROXY.bits() | Self::SYNC.bits();
     }
 }
 
@@ -74,6 +76,13 @@ const fn isa(isa: u16) -> Requirement {
 /// What these parts need, all of which came by PTX 8.0.
 const fn on(features: Features) -> Requirement {
     base().on(features)
+}
+/// Tensor memory came with PTX 8.6.
+const fn tcgen05() -> Requirement {
+    isa(86).on(Features::TENSOR_MEMORY)
+}
+const fn tcgen05_mma(kind: Tcgen05Kind) -> Requirement {
+    tcgen05().on_if(matches!(kind, Tcgen05Kind::I8), Features::TENSOR_INTEGERS)
 }
 /// Sums, differences and products.
 const fn bf16_arithmetic(ty: FloatType) -> Requirement {

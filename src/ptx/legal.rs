@@ -72,6 +72,18 @@ fn reads_nothing(sem: AtomSem) -> Legal {
         "relaxed or release semantics: nothing is read",
     )
 }
+/// Columns of tensor memory, of an allocation.
+fn tmem_columns<R>(n: &Src<R>) -> Legal {
+    let is_size = |n: u64| n.is_power_of_two() && (32..=512).contains(&n);
+    ensure(imm(n).is_none_or(is_size), "a power of two of columns from 32 to 512")
+}
+fn tmem_words(shape: TmemShape, times: i64, words: usize) -> Legal {
+    let fits = (1..=128).contains(&times) && times.count_ones() == 1 && words == times as usize * shape.once().0;
+    ensure(
+        fits && words <= 128,
+        "a power of two times the shape, of at most 128 registers, all listed",
+    )
+}
 fn matrices(n: usize) -> Legal {
     ensure(matches!(n, 1 | 2 | 4), "1, 2 or 4 matrices")
 }

@@ -181,6 +181,20 @@ special_registers! {
 }
 
 modifiers! {
+    /// Whether `tcgen05` acts on one CTA, or on two whose ranks in the cluster differ in the lowest bit.
+    CtaGroup { One = "1", Two = "2" }
+    /// Lanes of tensor memory that a warp loads or stores, and bits of each.
+    TmemShape { L32B32 = "32x32b", L16B64 = "16x64b", L16B128 = "16x128b", L16B256 = "16x256b" }
+    /// Whether a register takes the low halves of two columns.
+    TmemPack { No = "", Pack = ".pack::16b" }
+    /// Whether a register's halves go to two columns.
+    TmemUnpack { No = "", Unpack = ".unpack::16b" }
+    TmemAccess { Loads = "ld", Stores = "st" }
+    ThreadSync { Before = "before", After = "after" }
+    /// Rows and bits of each; where there are fewer rows than lanes, which lanes take copies.
+    TmemCopyShape { L128B256 = "128x256b", L128B128 = "128x128b", L64B128 = "64x128b.warpx2::01_23", L32B128 = "32x128b.warpx4" }
+    /// Types of operands of `tcgen05.mma`.
+    Tcgen05Kind { F16 = "f16", TF32 = "tf32", F8F6F4 = "f8f6f4", I8 = "i8" }
     /// Special registers that are read with `mov.u64`.
     SpecialReg64 { Clock64 = "%clock64", Globaltimer = "%globaltimer", Gridid = "%gridid" }
     /// Special registers that are predicates.
@@ -635,6 +649,18 @@ impl MmaQuadTypes {
             MmaQuadTypes::F32 => (8, 8),
             MmaQuadTypes::F32OfF16 => (4, 8),
             MmaQuadTypes::F16 => (4, 4),
+        }
+    }
+}
+
+impl TmemShape {
+    /// Registers of a thread, and columns, of the shape once.
+    pub const fn once(self) -> (usize, u32) {
+        match self {
+            TmemShape::L32B32 => (1, 1),
+            TmemShape::L16B64 => (1, 2),
+            TmemShape::L16B128 => (2, 4),
+            TmemShape::L16B256 => (4, 8),
         }
     }
 }

@@ -226,7 +226,8 @@ fn write_unchecked(out: &mut String, code: &str, d: &[Reg], a: &[Src<Reg>]) {
 
 /// Lists whose braces stay with one element: those of rows that print the list's length in the opcode, and fragments of `mma`.
 fn needs_braces(row: usize, field: usize) -> bool {
-    SYNTAX[row].contains(&Piece::Length(field)) || ROWS[row].syntax.starts_with("mma.")
+    SYNTAX[row].contains(&Piece::Length(field))
+        || ["mma.", "tcgen05."].iter().any(|of| ROWS[row].syntax.starts_with(of))
 }
 
 fn write_flat_inst(out: &mut String, fi: &FlatInst) {

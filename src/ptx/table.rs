@@ -985,6 +985,47 @@ wgmma_sparse_int_ss WgmmaSparseIntSs { modifier ty: WgmmaTypes; modifier sat: Sa
 wgmma_sparse_int_rs WgmmaSparseIntRs { modifier ty: WgmmaTypes; modifier sat: SatFinite; number n: _; tied acc: [Slot::B32]; srcs a: [Slot::FRAGMENT]; reg b: [Slot::B64]; reg meta: [Slot::B32]; number sel: _; reg scale_d: [Slot::PRED] }
     "wgmma.mma_async.sp.sync.aligned.m64n{n}k64.s32.{ty}{sat} {acc}, {a}, {b}, {meta}, {sel}, {scale_d}", requires [wgmma_sparse_int_requires(*ty).on(Features::WGMMA)], effects [Effects::WGMMA],
     legal [bytes_acc(*ty).and(wgmma(*n, AccType::S32, acc, a.len())).and(selector(*ty, *sel))];
+// ---------------------------------------------------------------- tensor memory
+/// Columns of tensor memory, of both CTAs of a pair at the same place; the address is written to shared memory. Blocks until there is room.
+tmem_alloc TmemAlloc { modifier group: CtaGroup; addr dst: [Slot::B32]; src columns: [Slot::B32] }
+    "tcgen05.alloc.cta_group::{group}.sync.aligned.shared::cta.b32 {dst}, {columns}", requires [tcgen05()], effects [Effects::WRITE_SHARED | Effects::SYNC | Effects::CONVERGENT],
+    legal [tmem_columns(columns)];
+tmem_dealloc TmemDealloc { modifier group: CtaGroup; reg addr: [Slot::B32]; src columns: [Slot::B32] }
+    "tcgen05.dealloc.cta_group::{group}.sync.aligned.b32 {addr}, {columns}", requires [tcgen05()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [tmem_columns(columns)];
+/// The CTA allocates no more.
+tmem_relinquish TmemRelinquish { modifier group: CtaGroup }
+    "tcgen05.relinquish_alloc_permit.cta_group::{group}.sync.aligned", requires [tcgen05()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// Words of the 32 lanes of tensor memory that belong to the warp (of its number in the warpgroup), into registers. `times` as wide as the shape.
+tmem_load TmemLoad { modifier shape: TmemShape; number times: _; modifier pack: TmemPack; defs d: [Slot::B32]; addr src: [Slot::B32] }
+    "tcgen05.ld.sync.aligned.{shape}.x{times}{pack}.b32 {d}, {src}", requires [tcgen05()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [tmem_words(*shape, *times, d.len())];
+tmem_store TmemStore { modifier shape: TmemShape; number times: _; modifier unpack: TmemUnpack; addr dst: [Slot::B32]; srcs a: [Slot::FRAGMENT] }
+    "tcgen05.st.sync.aligned.{shape}.x{times}{unpack}.b32 {dst}, {a}", requires [tcgen05()], effects [Effects::SYNC | Effects::CONVERGENT],
+    legal [tmem_words(*shape, *times, a.len())];
+/// Waits for the loads, or the stores, of tensor memory by the executing thread.
+tmem_wait TmemWait { modifier what: TmemAccess }
+    "tcgen05.wait::{what}.sync.aligned", requires [tcgen05()], effects [Effects::SYNC | Effects::CONVERGENT];
+/// Orders `tcgen05` with what synchronises threads, before it or behind it.
+tcgen05_fence Tcgen05Fence { modifier side: ThreadSync }
+    "tcgen05.fence::{side}_thread_sync", requires [tcgen05()], effects [Effects::SYNC];
+/// Shared memory, by a matrix descriptor, to tensor memory. Asynchronous, as products are.
+tmem_copy TmemCopy { modifier group: CtaGroup; modifier shape: TmemCopyShape; addr dst: [Slot::B32]; reg src: [Slot::B64] }
+    "tcgen05.cp.cta_group::{group}.{shape} {dst}, {src}", requires [tcgen05()], effects [Effects::READ_SHARED | Effects::ASYNC_PROXY | Effects::SYNC];
+/// Arrives once at a barrier when what the executing thread has issued so far (products, copies) is complete.
+tcgen05_commit Tcgen05Commit { modifier group: CtaGroup; addr bar: [Slot::B32] }
+    "tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster.b64 {bar}", requires [tcgen05()], effects [Effects::SYNC];
+/// The same, at this place in each CTA of the mask.
+tcgen05_commit_multicast Tcgen05CommitMulticast { modifier group: CtaGroup; addr bar: [Slot::B32]; reg mask: [Slot::B16] }
+    "tcgen05.commit.cta_group::{group}.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 {bar}, {mask}", requires [tcgen05()], effects [Effects::SYNC];
+/// D = A·B, or D += A·B if `accumulate`. D is in tensor memory, B in shared memory, A in shared memory or (`_ts`) in tensor memory. `idesc`: the
+/// instruction descriptor: types, M, N, which operands are transposed. Issued by one thread.
+tcgen05_mma_ss Tcgen05MmaSs { modifier group: CtaGroup; modifier kind: Tcgen05Kind; addr d: [Slot::B32]; reg a: [Slot::B64]; reg b: [Slot::B64]; src idesc: [Slot::B32]; reg accumulate: [Slot::PRED] }
+    "tcgen05.mma.cta_group::{group}.kind::{kind} {d}, {a}, {b}, {idesc}, {accumulate}", requires [tcgen05_mma(*kind)], effects [Effects::TCGEN05];
+tcgen05_mma_ts Tcgen05MmaTs { modifier group: CtaGroup; modifier kind: Tcgen05Kind; addr d: [Slot::B32]; addr a: [Slot::B32]; reg b: [Slot::B64]; src idesc: [Slot::B32]; reg accumulate: [Slot::PRED] }
+    "tcgen05.mma.cta_group::{group}.kind::{kind} {d}, {a}, {b}, {idesc}, {accumulate}", requires [tcgen05_mma(*kind)], effects [Effects::TCGEN05];
+
+// ---------------------------------------------------------------- tensor cores, by warps
 /// The warp's matrix multiply-add, `d = a·b + c`. A row of A has 16 or 32 bytes; of eight rows, of integers, 16.
 mma_sync MmaSync { modifier shape: MmaShape; modifier sat: SatFinite; modifier ty: MmaTypes; defs d: [Slot::FRAGMENT]; srcs a: [Slot::FRAGMENT]; srcs b: [Slot::FRAGMENT]; srcs c: [Slot::FRAGMENT] }
     "mma.sync.aligned.{shape}.row.col{sat}.{ty} {d}, {a}, {b}, {c}", requires [mma_requires(*shape, *ty)], effects [Effects::CONVERGENT],

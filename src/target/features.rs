@@ -40,6 +40,10 @@ bitflags::bitflags! {
         const SET_MAX_REG = 1 << 15;
         /// `tensormap.replace`.
         const REPLACE_MAPS = 1 << 16;
+        /// Tensor memory, and the products that accumulate in it (`tcgen05`).
+        const TENSOR_MEMORY = 1 << 17;
+        /// Such products of 8-bit integers.
+        const TENSOR_INTEGERS = 1 << 18;
     }
 }
 
@@ -62,7 +66,7 @@ impl Features {
 
     /// How to do without, where kernels ask for them by name.
     pub fn without(self) -> &'static str {
-        if self.contains(Features::WGMMA) {
+        if self.intersects(Features::WGMMA | Features::TENSOR_MEMORY | Features::TENSOR_INTEGERS) {
             "multiply arrays (jnp.dot, plgpu.mma), which is compiled for every GPU"
         } else if self.contains(Features::CLUSTERS) {
             "launch without a cluster, and let each block copy what it needs"
@@ -95,6 +99,8 @@ impl Features {
             Features::WGMMA => "wgmma",
             Features::SET_MAX_REG => "`setmaxnreg`",
             Features::REPLACE_MAPS => "`tensormap.replace`",
+            Features::TENSOR_MEMORY => "tensor memory (tcgen05)",
+            Features::TENSOR_INTEGERS => "products of integers in tensor memory",
             _ => "other features",
         }
     }

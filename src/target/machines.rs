@@ -51,6 +51,8 @@ const ADA: Features = Features::XORSIGN.union(Features::FP8);
 const BLACKWELL: Features = Features::HOPPER
     .union(Features::SET_MAX_REG)
     .union(Features::REPLACE_MAPS);
+/// Those with tensor memory.
+const DATA_CENTER: Features = BLACKWELL.union(Features::TENSOR_MEMORY);
 
 /// A machine that its code was not run on.
 const fn machine(
@@ -110,9 +112,23 @@ pub const MACHINES: &[Machine] = &[
         )
     },
     machine("sm_100", (10, 0), 86, Features::HOPPER, [227, 2048, 32], ""),
-    machine("sm_100a", (10, 0), 86, BLACKWELL, [227, 2048, 32], "B200, GB200"),
-    machine("sm_103a", (10, 3), 88, BLACKWELL, [227, 2048, 32], "B300, GB300"),
-    machine("sm_110a", (11, 0), 90, BLACKWELL, [227, 1536, 24], "Thor"),
+    machine(
+        "sm_100a",
+        (10, 0),
+        86,
+        DATA_CENTER.union(Features::TENSOR_INTEGERS),
+        [227, 2048, 32],
+        "B200, GB200",
+    ),
+    machine("sm_103a", (10, 3), 88, DATA_CENTER, [227, 2048, 32], "B300, GB300"),
+    machine(
+        "sm_110a",
+        (11, 0),
+        90,
+        DATA_CENTER.union(Features::TENSOR_INTEGERS),
+        [227, 1536, 24],
+        "Thor",
+    ),
     machine("sm_120", (12, 0), 87, Features::HOPPER, [99, 1536, 24], ""),
     Machine {
         producers: false,

@@ -86,7 +86,14 @@ class FileTest:
     @functools.cached_property
     def artifact(self) -> _native.Artifact:
         specs = [b.spec() for b in self.buffers]
-        return _native.from_ptx(self.launch["entry"], self.ptx, self.launch, specs, "sm_90a")
+        return _native.from_ptx(self.launch["entry"], self.ptx, self.launch, specs, self.target)
+
+    @property
+    def target(self) -> str:
+        """The machine that it is for."""
+        found = re.search(r"^\.target (\w+)", self.ptx, re.MULTILINE)
+        assert found, f"{self.name} has no target"
+        return found[1]
 
     @functools.cached_property
     def initial(self) -> dict[str, Array]:

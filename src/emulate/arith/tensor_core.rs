@@ -11,6 +11,8 @@
 //! 5. It is rounded once: f32 towards zero (23 mantissa bits; 13 for fp8 operands), f16 to nearest even. A zero result
 //!    is +0; overflow gives infinity.
 //!
+//! Blackwell (`tcgen05.mma`) adds in the same way, fp8 like the others: [`MmaKind::blackwell`].
+//!
 //! NaN operands, inf·0 and infinities of both signs give `0x7fffffff` (f16: `0x7fff`); otherwise an infinity wins.
 
 /// Element type of a tensor-core operand.
@@ -62,12 +64,27 @@ pub enum Accumulator {
     S32Saturating,
 }
 
+/// Bits kept below the largest exponent of a step, of all types but Hopper's fp8; and those that the sum of fp8 keeps there.
+const FRACTION_BITS: i32 = 25;
+const HOPPER_FP8_BITS: i32 = 13;
+/// Mantissa bits of f32.
+const F32_BITS: i32 = 23;
+/// Blackwell's fp8: the sum is as wide as of the other types. `sf-tensor/tcgen05`, MODEL.md: 46 paths of a B200, a million cases each, bit for
+/// bit; microsoft/MMA-Sim and arXiv 2512.07004 agree. That M, N, the pair and where A lies change nothing is assumed (tried on few shapes).
+const BLACKWELL_FP8_BITS: i32 = FRACTION_BITS;
+/// The least exponent of a step: 7 below the accumulator's smallest. Measured on Hopper; for Blackwell arXiv 2512.07004 has the same, MODEL.md none:
+/// they differ in accumulators of f16 alone, where a product below 2^-46 may decide a tie.
+const LEAST_F32_STEP: i32 = -133;
+const LEAST_F16_STEP: i32 = -21;
+
 /// Operand and accumulator types of one instruction; only combinations that the tensor core has can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MmaKind {
     a: Element,
     b: Element,
     accumulator: Accumulator,
+    /// Bits that sums of fp8 keep.
+    fp8_bits: i32,
 }
 
 impl MmaKind {
@@ -84,9 +101,25 @@ impl MmaKind {
             (F16 | Bf16 | Tf32 | E4m3 | E5m2 | S8 | U8 | B1, _) => false,
         };
         if exists {
-            Some(MmaKind { a, b, accumulator })
+            Some(MmaKind {
+                a,
+                b,
+                accumulator,
+                fp8_bits: HOPPER_FP8_BITS,
+            })
         } else {
             None
+        }
+    }
+
+    /// The same of `tcgen05.mma`, which has no single bits.
+    pub const fn blackwell(a: Element, b: Element, accumulator: Accumulator) -> Option<MmaKind> {
+        match (a, MmaKind::new(a, b, accumulator)) {
+            (Element::B1, _) | (_, None) => None,
+            (_, Some(kind)) => Some(MmaKind {
+                fp8_bits: BLACKWELL_FP8_BITS,
+                ..kind
+            }),
         }
     }
 
@@ -105,24 +138,24 @@ impl MmaKind {
     /// Fractional bits kept below the largest exponent of a step.
     pub(super) const fn fraction_bits(self) -> i32 {
         match self.a {
-            Element::E4m3 | Element::E5m2 => 13,
-            Element::F16 | Element::Bf16 | Element::Tf32 | Element::S8 | Element::U8 | Element::B1 => 25,
+            Element::E4m3 | Element::E5m2 => self.fp8_bits,
+            Element::F16 | Element::Bf16 | Element::Tf32 | Element::S8 | Element::U8 | Element::B1 => FRACTION_BITS,
         }
     }
 
-    /// The least exponent of a step: 7 below the accumulator's smallest.
     const fn least_exponent(self) -> i32 {
         match self.accumulator {
-            Accumulator::F16 => -21,
-            Accumulator::F32 | Accumulator::S32 | Accumulator::S32Saturating => -133,
+            Accumulator::F16 => LEAST_F16_STEP,
+            Accumulator::F32 | Accumulator::S32 | Accumulator::S32Saturating => LEAST_F32_STEP,
         }
     }
 
     /// Mantissa bits of a result in f32 (f16 accumulators always have 10).
     const fn f32_result_bits(self) -> i32 {
-        match self.a {
-            Element::E4m3 | Element::E5m2 => 13,
-            Element::F16 | Element::Bf16 | Element::Tf32 | Element::S8 | Element::U8 | Element::B1 => 23,
+        if self.fraction_bits() < F32_BITS {
+            self.fraction_bits()
+        } else {
+            F32_BITS
         }
     }
 }

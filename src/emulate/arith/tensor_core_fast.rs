@@ -11,7 +11,7 @@
 //! **Method.** One [`Fragment`] of f32 is 8 rows × 4 columns. A is decoded to one value per lane of that block, B to one
 //! per column. Pass 1 over k finds each output's largest exponent `E` in narrow integers (8-bit lanes for f16 and fp8,
 //! whose product exponents lie in [-32, 31], else 16-bit). Pass 2 adds `trunc(a·b·2^(F-E))`: the product is exact in f32,
-//! so the truncating conversion is the cut, and 16 products fit an i32. The sum with C is exact in f64 and is rounded once.
+//! so the truncating conversion is the cut, and 16 products fit an i32 (32 of fp8 take two where they are cut at 25 bits). The sum with C is exact in f64 and is rounded once.
 //! Outputs where that does not hold (infinities and NaNs, which decode to an exponent above all others; `E` outside
 //! [-76, 120], where scale factors or results leave the normal f32 range) are seen by their `E` and recomputed by the
 //! reference. A product too small for f32 is only ever inexact where the cut makes it zero.
@@ -162,6 +162,8 @@ const WIDE: Marks = Marks {
 const LEAST_FAST_EXPONENT: i32 = -76;
 const LARGEST_FAST_EXPONENT: i32 = 120;
 const LEAST_F16_EXPONENT: i32 = -21;
+/// Products of less than 2^27 whose sum fits an i32.
+const MOST_PRODUCTS: usize = 16;
 
 /// Value and exponent of all 256 codes of an fp8 type.
 struct Fp8Table {
@@ -553,9 +555,10 @@ impl TensorCore {
                 exponents[lane] = exponent.clamp(LEAST_FAST_EXPONENT, LARGEST_FAST_EXPONENT);
             }
             let scale = exponents.map(|e| f32::from_bits(((fraction - e + 127) as u32) << 23));
-            let mut sums = [0i32; 32];
+            let mut halves = [[0i32; 32]; 2];
             for k in 0..depth {
                 let (a, b) = (&self.a_values[a + k].0, &self.b_values[b + k]);
+                let sums = &mut halves[k / MOST_PRODUCTS];
                 for lane in 0..32 {
                     // Wrapping: a special lane's values saturate, and its result is not used.
                     sums[lane] = sums[lane].wrapping_add((a[lane] * b[lane % 4] * scale[lane]) as i32);
@@ -563,7 +566,8 @@ impl TensorCore {
             }
             let mut out = [0; 32];
             for lane in 0..32 {
-                let sum = f64::from(sums[lane]) + f64::from((c_values[lane] * scale[lane]) as i32);
+                let products = f64::from(halves[0][lane]) + f64::from(halves[1][lane]);
+                let sum = products + f64::from((c_values[lane] * scale[lane]) as i32);
                 let unscale = f32::from_bits(((exponents[lane] - fraction + 127) as u32) << 23);
                 out[lane] = if is_f16 {
                     let odd = f64::from_bits(round_to_odd(sum.to_bits()));

@@ -549,6 +549,7 @@ mod tests {
             warps_per_cta: 1,
             smem_bytes: 1024,
             communicates: true,
+            tensor: false,
         };
         let mut across = Across::new(shape, Arc::default());
         (0..100).for_each(|i| across.cluster_starts(i % 8, i as u32 / 2 % 4, [i as u32, 0, 0]));

@@ -3,11 +3,12 @@
 //! Instructions call only these; [`NoCheck`] compiles to nothing, [`Checker`](super::Checker) is the one that listens. An event is here if the
 //! checker looks at it.
 use super::clock::View;
+use super::tensor::{Issued, TensorWork, Touch};
 use crate::emulate::options::Names;
 use crate::emulate::overwrite::Mask;
 use crate::emulate::shared::CtaSlot;
 use crate::error::{Error, Loc};
-use crate::ptx::modifier::{AtomSem, FenceSem, LoadSem, ProxyFence, Scope, StoreSem};
+use crate::ptx::modifier::{AtomSem, FenceSem, LoadSem, ProxyFence, Scope, StoreSem, TmemAccess};
 use std::sync::Arc;
 
 /// What a checker says of an event. The event happens all the same, and the checker has noted it: the run may go on.
@@ -27,6 +28,8 @@ pub struct Shape {
     pub smem_bytes: u32,
     /// Clusters may tell each other through global memory: all that may are in the machine.
     pub communicates: bool,
+    /// There are instructions for tensor memory.
+    pub tensor: bool,
 }
 
 /// A warp, by its CTA and its index there.
@@ -342,6 +345,27 @@ pub trait Hooks: 'static {
     /// The warp has waited in full for one of its bulk stores, by number.
     #[inline(always)]
     fn store_waited(&mut self, _who: Who, _number: u64) {}
+    /// A warp is about to access tensor memory, gets columns of it, or gives them back.
+    #[inline(always)]
+    fn tensor_touched(&mut self, _who: Who, _touch: Touch) -> Verdict {
+        Ok(())
+    }
+    /// It has waited for all its loads, or stores, of tensor memory.
+    #[inline(always)]
+    fn tensor_waited(&mut self, _who: Who, _what: TmemAccess) {}
+    /// A thread of it has issued a product or a copy.
+    #[inline(always)]
+    fn tensor_issued(&mut self, _who: Who, _view: &View, _work: TensorWork<'_>) -> Issued {
+        (0, Ok(()))
+    }
+    /// It has issued a commit to these mbarriers: the number of what that covers.
+    #[inline(always)]
+    fn tensor_committed(&mut self, _who: Who, _loc: Loc, _targets: &[(CtaSlot, u32)]) -> Issued {
+        (0, Ok(()))
+    }
+    /// All up to that number is complete, and the commit is about to arrive at one of them.
+    #[inline(always)]
+    fn tensor_arrives(&mut self, _who: Who, _view: &View, _number: u32, _at: (CtaSlot, u32)) {}
     /// All of the warp's copies by threads so far arrive on an mbarrier: as which of the landings in the CTA.
     #[inline(always)]
     fn small_copies_arrive(&mut self, _who: Who, _slot: CtaSlot, _offset: u32) -> u32 {

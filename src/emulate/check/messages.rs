@@ -3,17 +3,20 @@ use super::across::Across;
 use super::maps::{Author, Vain};
 use super::race::{Actor, IN_FLIGHT, Kind, Lack, Past, Side};
 use super::shadow::Found;
+use super::tensor::{Deed, Race, Record};
 use super::words::Word;
 use super::{Checker, Landing, Who};
 use crate::emulate::global;
 use crate::emulate::options::Names;
 use crate::emulate::overwrite::Mask;
 use crate::emulate::shared::CtaSlot;
-use crate::error::{Error, Fault};
+use crate::error::{Error, Fault, Loc};
 use crate::ptx::modifier::Modifier;
 
 const BARRIER: &str =
     "arrive at a barrier after the one, and wait for it before the other (`barrier_arrive`, `barrier_wait`)";
+
+const WAIT_FOR_ISSUED: &str = "wait for the mbarrier that its tcgen05.commit arrives on (`barrier_wait` of the barrier of `tcgen05_mma`, or of `tcgen05_commit_arrive`) before the next copy is issued";
 
 const WAIT_FOR_PRODUCTS: &str = "wait for it (`wgmma_wait(0)`) before the next copy is issued, or issue that copy a step later (`delay_release=1` of the BlockSpec in `emit_pipeline`)";
 
@@ -41,7 +44,7 @@ fn verb(kind: Kind) -> &'static str {
         Kind::Read | Kind::Poll => "a load of",
         Kind::Write | Kind::Flag(_) => "a store to",
         Kind::Atomic(_) => "an atomic on",
-        Kind::Copy | Kind::Product => "the async proxy reads",
+        Kind::Copy | Kind::Product | Kind::Issued => "the async proxy reads",
         Kind::Load => "a bulk load overwrites",
         Kind::Reduction => "a reduction (red.async) of",
         Kind::BulkRead => "a bulk load of",
@@ -102,7 +105,7 @@ impl Checker {
             Kind::SmallWrite => self.small_in_flight(who, mine, slot, found),
             Kind::Load | Kind::Reduction => self.unseen(who, mine, slot, found),
             _ if mine.kind.needs_fences() => self.unfenced(who, mine, slot, found),
-            Kind::Product => {
+            Kind::Product | Kind::Issued => {
                 let place = self.granules(found.line, found.hit);
                 self.multiplied(who, mine.kind, slot, found, place)
             }
@@ -125,7 +128,9 @@ impl Checker {
         match (theirs.kind, mine.kind) {
             (Kind::SmallWrite, _) => self.small_in_flight(who, mine, slot, found),
             (Kind::Load | Kind::Reduction, _) => self.unseen(who, mine, slot, found),
-            (Kind::Product, Kind::Reduction) => self.multiplied(who, mine.kind, slot, found, self.landing(landing)),
+            (Kind::Product | Kind::Issued, Kind::Reduction) => {
+                self.multiplied(who, mine.kind, slot, found, self.landing(landing))
+            }
             (_, Kind::Reduction) => {
                 let place = self.landing(landing) + &self.owner(slot, who.cta);
                 self.race(mine.kind, "shared", who, theirs, (place, u32::MAX))
@@ -144,7 +149,7 @@ impl Checker {
         }
         let (flies, load) = loads.of(found);
         if let Some(load) = load
-            && matches!(mine.kind, Kind::Copy | Kind::Product)
+            && matches!(mine.kind, Kind::Copy | Kind::Product | Kind::Issued)
             && load.before >= mine.seen.loads_before()
             && !load.landing.reduces
         {
@@ -254,6 +259,9 @@ impl Checker {
 
     /// A write to what a wgmma reads that is not known to be complete.
     fn multiplied(&self, by: Who, kind: Kind, slot: CtaSlot, found: &Found, place: String) -> Box<Error> {
+        if found.theirs.kind == Kind::Issued {
+            return self.issued_reads(by, verb(kind), &found.theirs, place);
+        }
         let (verb, who) = (verb(kind), self.warpgroup(found.theirs.by.component, slot, by.cta));
         finding(
             format!("{verb} shared memory that a wgmma of {who} reads, which is not known to be complete"),
@@ -314,6 +322,7 @@ impl Checker {
     fn refilled(&self, mine: &Side<'_>, load: Landing) -> Box<Error> {
         let (who, remedy) = match mine.kind {
             Kind::Product => ("a wgmma", WAIT_FOR_PRODUCTS),
+            Kind::Issued => ("a tcgen05.mma or .cp", WAIT_FOR_ISSUED),
             _ => (
                 "a copy from it",
                 "wait for that copy (`wait_smem_to_gmem(0)`) before the next one into its source is issued",
@@ -382,6 +391,9 @@ impl Checker {
     /// A bulk load is issued to what somebody reads, as far as its issuer knows.
     fn still_read(&self, by: Who, landing: Landing, found: &Found) -> Box<Error> {
         let (theirs, slot) = (&found.theirs, landing.slot);
+        if theirs.kind == Kind::Issued {
+            return self.issued_reads(by, verb(Kind::Load), theirs, self.landing(landing));
+        }
         let by_product = theirs.kind == Kind::Product;
         let who = match by_product {
             true => self.warpgroup(theirs.by.component, slot, by.cta),
@@ -571,7 +583,7 @@ impl Across {
                 ),
                 format!("wait for the copy (`plgpu.barrier_wait`) before its source is signalled to be free; {order}"),
             ),
-            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::SmallRead => (
+            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::Issued | Kind::SmallRead => (
                 format!("{who} read"),
                 format!("a signal after that load (at {loc}), and a wait for it before this"),
                 format!("signal after the load; {order}"),
@@ -605,7 +617,7 @@ impl Across {
     /// A device's kernel ends, and has not heard of what another did to a line of its memory.
     pub(super) fn ends_unseen(&self, device: u32, line: u64, other: &Past) -> Box<Error> {
         let what = match other.kind {
-            Kind::Read | Kind::BulkRead | Kind::Poll | Kind::Copy | Kind::Product | Kind::SmallRead => {
+            Kind::Read | Kind::BulkRead | Kind::Poll | Kind::Copy | Kind::Product | Kind::Issued | Kind::SmallRead => {
                 "a load of its memory"
             }
             Kind::Write | Kind::BulkWrite | Kind::Flag(_) | Kind::Load | Kind::SmallWrite => "a store to its memory",
@@ -655,5 +667,101 @@ impl Across {
             Some(error.at(signalled))
         };
         self.words.all().into_iter().filter_map(left).collect()
+    }
+}
+
+/// What an access to tensor memory is, and was.
+fn deed(it: Deed) -> (&'static str, &'static str) {
+    match it {
+        Deed::Load => ("a load (tcgen05.ld) of", "loads"),
+        Deed::Store => ("a store (tcgen05.st) to", "stores to"),
+        Deed::Allocate => ("an allocation of", "allocates"),
+        Deed::Give => ("tcgen05.dealloc of", "gives back"),
+        Deed::Copy => ("a copy (tcgen05.cp) to", "copies to"),
+        Deed::Product(_) => ("a product (tcgen05.mma) into", "accumulates in"),
+        Deed::Operand => ("a product (tcgen05.mma) reads A from", "reads A from, for a product,"),
+    }
+}
+
+impl Checker {
+    /// Whose a product or a copy is, what is missing behind it, and what to do.
+    fn unfinished(&self, by: Who, warp: u32, number: u32, loc: Loc) -> (String, String, &'static str) {
+        let who = self.name(warp, by.cta);
+        let id = self.cluster_of(by.cta) * self.warps + warp as usize;
+        let (committed, at) = self.tensor.committed[id];
+        match committed < number {
+            true => (
+                format!(
+                    "a tcgen05.commit by the thread of {who} that issued it (at {loc}), and a wait on that mbarrier before this"
+                ),
+                format!("{who} has committed nothing since then"),
+                "pass a barrier to `tcgen05_mma`, or call `tcgen05_commit_arrive`, and wait for it (`barrier_wait`) first",
+            ),
+            false => (
+                format!(
+                    "a wait on the mbarrier of a tcgen05.commit by {who} behind it (issued at {loc}; the last commit is at {at}), by this warp or by one that it then synchronised with"
+                ),
+                format!("a commit by {who}, for which this warp has not waited"),
+                "wait for the barrier of the commit (`barrier_wait`) first; others learn of that by a barrier behind the wait",
+            ),
+        }
+    }
+
+    /// A write to shared memory that something issued into tensor memory reads, and which is not known to be complete.
+    fn issued_reads(&self, by: Who, verb: &str, theirs: &Past, place: String) -> Box<Error> {
+        let warp = self.queue_of(theirs.by.component);
+        let (expected, lacks, remedy) = self.unfinished(by, warp, theirs.epoch, theirs.loc);
+        let who = self.name(warp, by.cta);
+        finding(
+            format!("{verb} shared memory that a tcgen05.mma or .cp of {who} reads, which is not known to be complete"),
+            expected,
+            format!("{place}; {lacks}"),
+            remedy,
+        )
+    }
+
+    /// Two accesses to tensor memory.
+    #[cold]
+    pub(super) fn tensor_race(&self, by: Who, race: &Race) -> Box<Error> {
+        let Race {
+            mine,
+            theirs,
+            lane,
+            column,
+        } = race;
+        let Record { warp, number, loc, .. } = *theirs;
+        let (verb, did) = (deed(*mine).0, deed(theirs.deed).1);
+        let who = self.name(warp, by.cta);
+        let place = format!("lanes {lane}..{}, column {column}", lane + 16);
+        let id = self.cluster_of(by.cta) * self.warps + warp as usize;
+        let waited = self.clocks[id].seen()[theirs.by as usize] >= number;
+        let (expected, lacks, remedy) = match theirs.deed {
+            Deed::Copy | Deed::Product(_) | Deed::Operand => self.unfinished(by, warp, number, loc),
+            Deed::Load | Deed::Store if !waited => {
+                let (wait, remedy) = match theirs.deed {
+                    Deed::Load => (
+                        "tcgen05.wait::ld",
+                        "call `wait_load_tmem()` behind the load, and synchronise with other warps behind that",
+                    ),
+                    _ => (
+                        "tcgen05.wait::st",
+                        "call `commit_tmem()` behind the store, and synchronise with other warps behind that",
+                    ),
+                };
+                let expected = format!("{wait} by {who} behind its access (at {loc}), and a barrier to other warps");
+                (expected, format!("{who} has not waited for it"), remedy)
+            }
+            _ => (
+                format!("a barrier between the access by {who} (at {loc}; behind its tcgen05.wait) and this"),
+                "nothing orders the two".to_owned(),
+                BARRIER,
+            ),
+        };
+        finding(
+            format!("{verb} tensor memory that {who} {did}, which is not known to be complete"),
+            expected,
+            format!("{place}; {lacks}"),
+            remedy,
+        )
     }
 }

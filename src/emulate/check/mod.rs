@@ -12,6 +12,7 @@
 //!   nobody touches their destination, or writes their source ([`small`]);
 //! * an mbarrier's phase: does not complete before everybody who waits for the one before is known to have done so (a warp that is late
 //!   would wait for the phase after it); and it is initialised before it is used, with `fence.mbarrier_init` before peers and the async proxy use it;
+//! * tensor memory, and what its products and copies read of shared memory: complete before somebody else touches it ([`tensor`]);
 //! * a tensor map in global memory: released by who changed it, and acquired by who uses it ([`maps`]);
 //! * a CTA's shared memory: outlives its peers' accesses; a device's global memory: other devices' ([`across`]).
 //!
@@ -35,16 +36,18 @@ mod race;
 mod shadow;
 mod shared;
 mod small;
+mod tensor;
 mod versions;
 mod words;
 
 pub use clock::View;
 pub use hooks::*;
+pub use tensor::{Cells, Issued, TensorWork, Touch, Touched};
 
 use super::options::Names;
 use super::shared::CtaSlot;
 use crate::error::{Error, Loc};
-use crate::ptx::modifier::{LoadSem, StoreSem};
+use crate::ptx::modifier::{LoadSem, StoreSem, TmemAccess};
 use across::{Across, Member};
 use barriers::{Barrier, Fences, Handover};
 use clock::{Clock, Knowledge};
@@ -87,6 +90,9 @@ pub struct Checker {
     small: FxHashSet<Loc>,
     /// What goes through words of shared memory that are polled.
     words: Words<SharedWord>,
+    /// Of tensor memory, and the component of the first warp's actors there.
+    tensor: tensor::State,
+    tensor_actors: u32,
     /// Across clusters, where they communicate.
     across: Option<Box<Across>>,
 }
@@ -271,7 +277,7 @@ fn warpgroups(shape: Shape) -> u32 {
     shape.warps_per_cta.div_ceil(4)
 }
 
-/// Components of a clock: warps, then CTAs for the loads that land there, then warpgroups for their products.
+/// Components of a clock: warps, then CTAs for the loads that land there, then warpgroups for their products, then warps' actors in tensor memory.
 fn columns(shape: Shape, slot: CtaSlot) -> Columns {
     let (rank, warps) = (slot.0 % shape.cluster_size, shape.cluster_size * shape.warps_per_cta);
     Columns {
@@ -288,7 +294,8 @@ impl Hooks for Checker {
 
     fn new(shape: Shape, names: Arc<Names>) -> Checker {
         let warps = (shape.cluster_size * shape.warps_per_cta) as usize;
-        let width = warps + (shape.cluster_size * (1 + warpgroups(shape))) as usize;
+        let tensor_actors = warps + (shape.cluster_size * (1 + warpgroups(shape))) as usize;
+        let width = tensor_actors + if shape.tensor { tensor::ACTORS * warps } else { 0 };
         let all = shape.clusters as usize * warps;
         let cta = |slot: u32| {
             let columns = columns(shape, CtaSlot(slot));
@@ -326,6 +333,8 @@ impl Hooks for Checker {
             arrived: vec![0; all],
             small: FxHashSet::default(),
             words: Words::default(),
+            tensor: tensor::State::new((shape.clusters * shape.cluster_size) as usize, all),
+            tensor_actors: tensor_actors as u32,
         }
     }
 
@@ -351,6 +360,7 @@ impl Hooks for Checker {
             self.arrived[id] = 0;
         }
         self.words.clear(&slots);
+        self.tensor.clear(slots.clone(), first..first + self.warps);
         for cta in &mut self.ctas[slots] {
             cta.shared.clear();
             cta.global.clear();
@@ -481,6 +491,26 @@ impl Hooks for Checker {
 
     fn store_waited(&mut self, who: Who, number: u64) {
         self.settle_store(who, number);
+    }
+
+    fn tensor_touched(&mut self, who: Who, touch: Touch) -> Verdict {
+        self.touch_tensor(who, touch)
+    }
+
+    fn tensor_waited(&mut self, who: Who, what: TmemAccess) {
+        self.wait_tensor(who, what);
+    }
+
+    fn tensor_issued(&mut self, who: Who, view: &View, work: TensorWork<'_>) -> Issued {
+        self.issue_tensor(who, view, work)
+    }
+
+    fn tensor_committed(&mut self, who: Who, loc: Loc, targets: &[(CtaSlot, u32)]) -> Issued {
+        self.commit_tensor(who, loc, targets)
+    }
+
+    fn tensor_arrives(&mut self, who: Who, view: &View, number: u32, at: (CtaSlot, u32)) {
+        self.arrive_tensor(who, view, number, at);
     }
 
     fn small_copies_arrive(&mut self, who: Who, slot: CtaSlot, offset: u32) -> u32 {

@@ -35,6 +35,8 @@ pub enum Kind {
     /// The async proxy reads shared memory, for a copy or a product.
     Copy,
     Product,
+    /// The same for what a thread has issued into tensor memory.
+    Issued,
     /// A bulk load, or `red.async`, writes shared memory.
     Load,
     Reduction,
@@ -68,7 +70,9 @@ impl Kind {
         match self {
             Kind::Write | Kind::Flag(_) | Kind::Atomic(_) => true,
             Kind::Load | Kind::Reduction | Kind::BulkWrite | Kind::BulkReduction | Kind::SmallWrite => true,
-            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::BulkRead | Kind::SmallRead => false,
+            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::Issued | Kind::BulkRead | Kind::SmallRead => {
+                false
+            }
         }
     }
 
@@ -79,7 +83,7 @@ impl Kind {
             Kind::Flag(scope) | Kind::Atomic(scope) => Some(scope),
             Kind::Reduction => Some(Scope::Cluster),
             Kind::BulkReduction => Some(Scope::Sys),
-            Kind::Read | Kind::Write | Kind::Poll | Kind::Copy | Kind::Product => None,
+            Kind::Read | Kind::Write | Kind::Poll | Kind::Copy | Kind::Product | Kind::Issued => None,
             Kind::Load | Kind::BulkRead | Kind::BulkWrite | Kind::SmallRead | Kind::SmallWrite => None,
         }
     }
@@ -91,7 +95,7 @@ impl Kind {
             Kind::Read | Kind::Write | Kind::Flag(_) | Kind::Atomic(_) | Kind::Poll | Kind::Reduction => false,
             // In the generic proxy.
             Kind::SmallRead | Kind::SmallWrite => false,
-            Kind::Copy | Kind::Product | Kind::Load => true,
+            Kind::Copy | Kind::Product | Kind::Issued | Kind::Load => true,
             Kind::BulkRead | Kind::BulkWrite | Kind::BulkReduction => true,
         }
     }
@@ -105,7 +109,7 @@ impl Kind {
     /// Whether the async proxy acts on shared memory, where fences of proxies are watched.
     #[inline(always)]
     pub fn needs_fences(self) -> bool {
-        matches!(self, Kind::Copy | Kind::Product | Kind::Load)
+        matches!(self, Kind::Copy | Kind::Product | Kind::Issued | Kind::Load)
     }
 
     /// Whether whoever knows of this access of an actor knows of an `earlier` one of the same, and races with that if he races with this.
@@ -116,9 +120,8 @@ impl Kind {
             Kind::Atomic(_) => matches!(earlier, Kind::Flag(_) | Kind::Atomic(_)),
             Kind::BulkRead | Kind::BulkWrite | Kind::BulkReduction => false,
             Kind::SmallWrite => false,
-            Kind::SmallRead | Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::Load | Kind::Reduction => {
-                self == earlier
-            }
+            Kind::Read | Kind::Poll | Kind::Copy | Kind::Product | Kind::Issued | Kind::SmallRead => self == earlier,
+            Kind::Load | Kind::Reduction => self == earlier,
         }
     }
 }
@@ -254,7 +257,7 @@ pub fn conflicts(theirs: Kind, mine: Kind, atomic: bool, changes: impl FnOnce() 
         (Kind::Reduction, _) | (_, Kind::Reduction) => !atomic,
         (_, Kind::Poll) => false,
         _ if !(theirs.writes() || mine.writes()) => false,
-        (_, Kind::Copy | Kind::Product) => true,
+        (_, Kind::Copy | Kind::Product | Kind::Issued) => true,
         // Stores of the same bytes to one place are no race, whoever makes them.
         (Kind::Write | Kind::Flag(_) | Kind::BulkWrite, Kind::Write | Kind::BulkWrite | Kind::SmallWrite) => changes(),
         _ => !atomic,

@@ -136,7 +136,7 @@ impl Found {
         let rank = match theirs.kind {
             // Wherever somebody touches what a load writes.
             Kind::Load | Kind::Reduction | Kind::SmallWrite => 0,
-            Kind::Product => 3,
+            Kind::Product | Kind::Issued => 3,
             _ if !fences || theirs.kind.writes() => 1,
             _ if lack == Lack::Order => 2,
             _ => 4,
@@ -545,7 +545,9 @@ impl Shadow {
             let (hit, component) = (theirs.mask & mask, theirs.by.component);
             let is_own = component == mine.by.component;
             let skips = match theirs.kind {
-                Kind::Load | Kind::Product | Kind::Reduction | Kind::SmallRead | Kind::SmallWrite => false,
+                Kind::Load | Kind::Product | Kind::Issued | Kind::Reduction | Kind::SmallRead | Kind::SmallWrite => {
+                    false
+                }
                 // Of a warp's bulk copies each but the one itself.
                 Kind::BulkRead | Kind::BulkWrite | Kind::BulkReduction => is_own && theirs.number == mine.number,
                 // Its own accesses are in order; and the async proxy is held against those of the CTA's own warps.

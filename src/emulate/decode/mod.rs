@@ -17,6 +17,7 @@ mod predicates;
 mod products;
 mod rows;
 mod synchronise;
+mod tensor_memory;
 mod warps;
 
 use super::check::Hooks;

@@ -9,4 +9,5 @@ mod mma;
 mod scalar;
 mod synchronise;
 mod tensor;
+mod tensor_memory;
 mod written;

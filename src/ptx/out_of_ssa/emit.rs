@@ -9,7 +9,7 @@ use crate::ptx::modifier::BitType;
 use crate::ptx::operand::*;
 use crate::ptx::ssa::*;
 use cranelift_entity::SecondaryMap;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 struct Emitter<'a> {
     webs: Webs,
@@ -187,8 +187,32 @@ impl Emitter<'_> {
         if let Some(t) = flat.tied_mut() {
             t.input.clone_from(&t.output);
         }
+        if let Inst::TmemStore { a, .. } = &mut flat {
+            self.separate(a, loc);
+        }
         self.push(guard, flat, loc);
         Ok(())
+    }
+
+    /// Gives each of a list's operands a register of its own: ptxas 13.0 counts those of `tcgen05.st` without repetitions (C7308).
+    fn separate(&mut self, list: &mut Srcs<Reg>, loc: Loc) {
+        let mut seen = FxHashSet::default();
+        for a in list.iter_mut() {
+            let Src::Reg(r) = *a else { continue };
+            if seen.insert(r) {
+                continue;
+            }
+            let count = &mut self.webs.count[r.class as usize];
+            let d = Reg {
+                class: r.class,
+                index: *count,
+            };
+            *count += 1;
+            if let Some(ty) = BitType::of(r.class) {
+                self.push(None, Inst::Mov { ty, d, a: *a }, loc);
+            }
+            *a = Src::Reg(d);
+        }
     }
 
     /// Waits for all groups, on behalf of these registers. Waiting early is always right; copying in flight never is.

@@ -11,12 +11,14 @@ pub(super) fn execute(core: &mut TensorCore, job: &Job, d: &mut [Fragment]) {
     decode(core, job);
     match (kind.accumulator(), kind.a()) {
         (Accumulator::F32 | Accumulator::F16, Element::Bf16 | Element::Tf32) => {
-            floats::<true, false, 25, 29>(core, job, d)
+            floats::<true, false, false, 25, 29>(core, job, d)
         }
-        (Accumulator::F32, Element::F16) => floats::<false, false, 25, 29>(core, job, d),
-        (Accumulator::F16, Element::F16) => floats::<false, true, 25, 29>(core, job, d),
-        (Accumulator::F32, _) => floats::<false, false, 13, 39>(core, job, d),
-        (Accumulator::F16, _) => floats::<false, true, 13, 29>(core, job, d),
+        (Accumulator::F32, Element::F16) => floats::<false, false, false, 25, 29>(core, job, d),
+        (Accumulator::F16, Element::F16) => floats::<false, true, false, 25, 29>(core, job, d),
+        (Accumulator::F32, _) if kind.fraction_bits() == 25 => floats::<false, false, true, 25, 29>(core, job, d),
+        (Accumulator::F16, _) if kind.fraction_bits() == 25 => floats::<false, true, true, 25, 29>(core, job, d),
+        (Accumulator::F32, _) => floats::<false, false, false, 13, 39>(core, job, d),
+        (Accumulator::F16, _) => floats::<false, true, false, 13, 29>(core, job, d),
         (Accumulator::S32, _) => integers::<false>(core, job, d),
         (Accumulator::S32Saturating, _) => integers::<true>(core, job, d),
     }
@@ -441,7 +443,7 @@ fn largest_exponents<const IS_WIDE: bool>(core: &TensorCore, g: usize, j: usize,
 }
 
 #[target_feature(enable = "avx2,f16c")]
-fn floats<const IS_WIDE: bool, const IS_F16: bool, const FRACTION: i32, const CUT: i32>(
+fn floats<const IS_WIDE: bool, const IS_F16: bool, const IS_DEEP: bool, const FRACTION: i32, const CUT: i32>(
     core: &TensorCore,
     job: &Job,
     d: &mut [Fragment],
@@ -453,21 +455,22 @@ fn floats<const IS_WIDE: bool, const IS_F16: bool, const FRACTION: i32, const CU
             let largest = largest_exponents::<IS_WIDE>(core, g, j, depth);
             if IS_F16 {
                 let row = &mut d[g / 2 * registers + j * 2 + g % 2];
-                block::<IS_WIDE, true, FRACTION, CUT>(core, job, (g, j, 0), &largest[0], row);
-                block::<IS_WIDE, true, FRACTION, CUT>(core, job, (g, j, 1), &largest[1], row);
+                block::<IS_WIDE, true, IS_DEEP, FRACTION, CUT>(core, job, (g, j, 0), &largest[0], row);
+                block::<IS_WIDE, true, IS_DEEP, FRACTION, CUT>(core, job, (g, j, 1), &largest[1], row);
             } else {
                 let at = g / 2 * registers + j * 4 + g % 2 * 2;
-                block::<IS_WIDE, false, FRACTION, CUT>(core, job, (g, j, 0), &largest[0], &mut d[at]);
-                block::<IS_WIDE, false, FRACTION, CUT>(core, job, (g, j, 1), &largest[1], &mut d[at + 1]);
+                block::<IS_WIDE, false, IS_DEEP, FRACTION, CUT>(core, job, (g, j, 0), &largest[0], &mut d[at]);
+                block::<IS_WIDE, false, IS_DEEP, FRACTION, CUT>(core, job, (g, j, 1), &largest[1], &mut d[at + 1]);
             }
         }
     }
 }
 
-/// One [`Fragment`] of outputs, in place; f16 ones are the low or the high halves, by column parity.
+/// One [`Fragment`] of outputs, in place; f16 ones are the low or the high halves, by column parity. `IS_DEEP`: an i32 may not hold the sum of
+/// all products.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn block<const IS_WIDE: bool, const IS_F16: bool, const FRACTION: i32, const CUT: i32>(
+fn block<const IS_WIDE: bool, const IS_F16: bool, const IS_DEEP: bool, const FRACTION: i32, const CUT: i32>(
     core: &TensorCore,
     job: &Job,
     (g, j, p): (usize, usize, usize),
@@ -532,7 +535,11 @@ fn block<const IS_WIDE: bool, const IS_F16: bool, const FRACTION: i32, const CUT
 
     let a = &core.a_values[g * depth..][..depth];
     let b = &core.b_values[(j * 2 + p) * depth..][..depth];
-    for (a, b) in a.iter().zip(b) {
+    let mut others = [zero; 4];
+    for (k, (a, b)) in a.iter().zip(b).enumerate() {
+        if IS_DEEP && k == MOST_PRODUCTS {
+            others = std::mem::replace(&mut sums, others);
+        }
         // SAFETY: 16 bytes.
         let b = unsafe { _mm_loadu_ps(b.as_ptr()) };
         let b = _mm256_set_m128(b, b);
@@ -546,8 +553,11 @@ fn block<const IS_WIDE: bool, const IS_F16: bool, const FRACTION: i32, const CUT
 
     let mut results = [zero; 4];
     for v in 0..4 {
-        let half = |sum: __m128i, c: __m128i| {
-            let sum = _mm256_add_pd(_mm256_cvtepi32_pd(sum), _mm256_cvtepi32_pd(c));
+        let half = |sum: __m128i, c: __m128i, other: __m128i| {
+            let mut sum = _mm256_add_pd(_mm256_cvtepi32_pd(sum), _mm256_cvtepi32_pd(c));
+            if IS_DEEP {
+                sum = _mm256_add_pd(sum, _mm256_cvtepi32_pd(other));
+            }
             let bits = _mm256_castpd_si256(sum);
             let low = _mm256_set1_epi64x((1 << CUT) - 1);
             let kept = if IS_F16 {
@@ -557,10 +567,15 @@ fn block<const IS_WIDE: bool, const IS_F16: bool, const FRACTION: i32, const CUT
             };
             _mm256_cvtpd_ps(_mm256_castsi256_pd(_mm256_andnot_si256(low, kept)))
         };
-        let low = half(_mm256_castsi256_si128(sums[v]), _mm256_castsi256_si128(c_parts[v]));
+        let low = half(
+            _mm256_castsi256_si128(sums[v]),
+            _mm256_castsi256_si128(c_parts[v]),
+            _mm256_castsi256_si128(others[v]),
+        );
         let high = half(
             _mm256_extracti128_si256::<1>(sums[v]),
             _mm256_extracti128_si256::<1>(c_parts[v]),
+            _mm256_extracti128_si256::<1>(others[v]),
         );
         let unscale = _mm256_slli_epi32::<23>(_mm256_add_epi32(exponents[v], _mm256_set1_epi32(127 - FRACTION)));
         let result = _mm256_mul_ps(_mm256_set_m128(high, low), _mm256_castsi256_ps(unscale));
