@@ -58,12 +58,12 @@ const REMEDIES: &[(&str, &str)] = &[
         "rng_bit_generator",
         "jax.random.bits(jax.random.wrap_key_data(data), shape), with threefry keys",
     ),
-    ("*tmem*", SM100),
-    ("tcgen05*", SM100),
+    ("async_copy_scales_to_tmem", SCALES),
+    ("async_copy_sparse_metadata_to_tmem", SCALES),
     ("*cluster_cancel", PERSISTENT),
 ];
 
-const SM100: &str = "that is for sm_100a; on sm_90a use plgpu.wgmma, plgpu.ACC and SMEM";
+const SCALES: &str = "multiply dense operands without scales (plgpu.tcgen05_mma), and scale the sums";
 
 const PERSISTENT: &str = "that is for sm_100a; on sm_90a launch a block for each SM, jax.devices()[0].core_count of them, and let each take its tiles in turn: plgpu.nd_loop(grid, collective_axes=axis)";
 
@@ -96,8 +96,7 @@ mod tests {
     fn rows_are_found_by_name_and_by_pattern() {
         assert!(instead_of("ffi_call").contains("jitted function around it"));
         assert!(instead_of("some_callback").contains("outside of the kernel"));
-        assert_eq!(instead_of("async_load_tmem"), SM100);
-        assert_eq!(instead_of("tcgen05_mma"), SM100);
+        assert_eq!(instead_of("async_copy_scales_to_tmem"), SCALES);
         assert_eq!(instead_of("svd"), ANY);
     }
 

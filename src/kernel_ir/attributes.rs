@@ -159,6 +159,13 @@ pub enum Does {
     Acts = "acts",
 }}
 
+names! { "access to tensor memory"
+/// What of tensor memory is waited for.
+pub enum TmemAccess {
+    Loads = "loads",
+    Stores = "stores",
+}}
+
 names! { "end of a print"
 /// What becomes of a kernel that has printed.
 pub enum AfterPrint {

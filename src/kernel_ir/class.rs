@@ -28,6 +28,8 @@ pub enum Class<'a> {
     Memory,
     /// Orders accesses, waits, signals others; looks at barriers and semaphores.
     Synchronisation,
+    /// Acts on tensor memory, or waits for what does. No op moves across it.
+    Tensor,
     /// On accumulators, which are linear.
     Accumulator,
     Control(Control<'a>),

@@ -19,7 +19,7 @@ pub enum Proxy {
     Generic,
     /// Bulk and tensor copies.
     AsyncCopy,
-    /// wgmma reading shared memory.
+    /// wgmma and tcgen05 reading shared memory.
     TensorCore,
 }
 
@@ -66,6 +66,8 @@ pub enum Completion<'a> {
     Barrier(&'a RefUse),
     /// With a wait for its group of sm_80 copies.
     LoadGroup,
+    /// With a phase of the mbarrier at which the lane that issued it has an arrival made, then or later.
+    Commit,
 }
 
 /// One access of an op to data in GMEM or SMEM.
@@ -257,6 +259,15 @@ pub(super) fn copy_out<'a>(
 pub(super) fn tensor_core<'a>(a: &'a MmaOperand, b: &'a RefUse) -> Effects<'a> {
     let reads = |view| effect(view, Proxy::TensorCore, Access::Read, Actor::Warps, Completion::Wgmma);
     does(a.reference().into_iter().chain([b]).map(reads))
+}
+
+/// What a product in tensor memory reads of shared memory. It may have an arrival made.
+pub(super) fn reads_of_tcgen05<'a>(a: Option<&'a RefUse>, b: &'a RefUse, arrives: bool) -> Effects<'a> {
+    let reads = |view| effect(view, Proxy::TensorCore, Access::Read, Actor::Issuer, Completion::Commit);
+    does(a.into_iter().chain([b]).map(reads)).with(match arrives {
+        true => Order::ArriveByIssuer,
+        false => Order::None,
+    })
 }
 
 /// The operands of a product that are read from memory as it goes.

@@ -43,7 +43,7 @@ pub fn may_follow_read(kernel: &Kernel, op: Op, reader: Op) -> bool {
             written.all(|e| !touches(kernel, reader, e.alloc))
         }
         Class::Synchronisation => matches!(effects::order(kind), Order::Arrive | Order::CommitStores),
-        Class::Pinned | Class::Instructions | Class::Control(_) | Class::Aside => false,
+        Class::Pinned | Class::Tensor | Class::Instructions | Class::Control(_) | Class::Aside => false,
     }
 }
 
@@ -53,7 +53,12 @@ pub fn may_precede_release(kernel: &Kernel, op: Op) -> bool {
     match kind.class() {
         Class::Pure(_) | Class::Accumulator => true,
         Class::Memory => orders_nothing(kind) && !effects::of(kind).iter().any(|e| e.access.writes()),
-        Class::Synchronisation | Class::Pinned | Class::Instructions | Class::Control(_) | Class::Aside => false,
+        Class::Synchronisation
+        | Class::Pinned
+        | Class::Tensor
+        | Class::Instructions
+        | Class::Control(_)
+        | Class::Aside => false,
     }
 }
 

@@ -11,7 +11,7 @@ use super::class::{
 };
 use super::effects::*;
 use super::entities::{Alloc, Axis, Region, Value};
-use super::legality::{Legality, arithmetic, launch, memory, tensor_core};
+use super::legality::{Legality, arithmetic, launch, memory, tensor_core, tensor_memory};
 use super::parse::{self, Parser};
 use super::print::Printer;
 use super::table::op_table;
@@ -66,6 +66,9 @@ macro_rules! names_of {
 macro_rules! class_of {
     (pinned) => {
         Class::Pinned
+    };
+    (tensor) => {
+        Class::Tensor
     };
     (memory) => {
         Class::Memory

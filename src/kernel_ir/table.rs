@@ -289,6 +289,29 @@ WgmmaWait "wgmma_wait" { "" n: u32, accs: Vec<Value> }
 /// `acc` must be settled.
 AccRead "acc_read" { acc: AccUse }
     accumulator, types |t| t.acc_read(acc);
+// ------------------------------------------------------------ tensor memory
+// Its accesses are ordered by the author, with the waits and barriers that JAX has for that; no pass moves them.
+/// Loads tensor memory: the elements are there, but the load may be going on for all others until [`TmemWait`](OpKind::TmemWait).
+TmemLoad "tmem_load" { src: RefUse }
+    tensor, types |t| t.tmem(src)?.loaded(src);
+/// Stores to tensor memory; it may be going on until a wait for stores.
+TmemStore "tmem_store" { dst: RefUse, "<-" value: Value }
+    tensor, types |t| t.tmem(dst)?.stored(dst, *value)?.none();
+/// Waits for the loads, or the stores, of the executing threads; then they meet.
+TmemWait "tmem_wait" { what: TmemAccess }
+    tensor, types |t| t.none(), effects orders(Order::RendezvousExecuting { acquires: false, signals: false });
+/// Shared memory to tensor memory, by the unit that one lane starts; as products, until a commit.
+TmemCopy "copy_smem_to_tmem" { src: RefUse, "->" dst: RefUse }
+    tensor, types |t| t.tmem(dst)?.smem(src)?.copy(src, dst, None)?.none(), effects reads_of_tcgen05(None, src, false);
+/// `acc = a @ b`, or `acc += a @ b` where `accumulate` is true, by the unit that one lane starts. It goes on until a phase of the barrier at
+/// which it arrives, or a later [`Tcgen05Commit`](OpKind::Tcgen05Commit) of the same lane does. `a` is in shared memory, or in tensor memory.
+Tcgen05Mma "tcgen05_mma" { acc: RefUse, "=" a: RefUse, "@" b: RefUse, a_in_tmem: bool, "accumulate" accumulate: Value, "arrive" barrier: Option<RefUse> }
+    tensor, types |t| t.tcgen05(acc, [a, b], *a_in_tmem)?.flag(*accumulate)?.barriers(barrier.as_ref())?.none(),
+    legal |l| tensor_memory::product(l.kernel, acc, a, b), effects reads_of_tcgen05((!a_in_tmem).then_some(a), b, barrier.is_some());
+/// One arrival at the barrier when all products that the same lane has started are complete.
+Tcgen05Commit "tcgen05_commit" { barrier: RefUse, "if" predicate: Option<Value> }
+    tensor, types |t| t.barrier(barrier)?.predicate(*predicate)?.none(), effects orders(Order::ArriveByIssuer);
+// ------------------------------------------------------------ products of arrays
 /// `acc + a bᵀ` on arrays: `a` is [M, K] or [batch, M, K], `b` is [N, K] or [batch, N, K]; no dimension is empty. The types are
 /// those of [`DotArithmetic`]; the result and `acc` have one. The order of a float sum is the arithmetic's.
 Dot "dot_general" { "from" acc: Option<Value>, a: Value, "@" b: Value, arithmetic: DotArithmetic }

@@ -419,6 +419,32 @@ impl<'a> Typing<'a> {
         })
     }
 
+    pub fn tmem(&self, r: &RefUse) -> Checked<'_, 'a> {
+        self.want(self.kernel.allocs[r.alloc].is_tmem(), || {
+            format!("{} is not in TMEM", r.alloc)
+        })
+    }
+    /// One result, of the type of what a view shows.
+    pub fn loaded(&self, src: &RefUse) -> Checked<'_, 'a> {
+        let ty = self.data(src)?;
+        self.results(&[&ty])
+    }
+    pub fn flag(&self, v: Value) -> Checked<'_, 'a> {
+        self.predicate(Some(v))
+    }
+    /// A product that accumulates in tensor memory.
+    pub fn tcgen05(&self, acc: &RefUse, [a, b]: [&RefUse; 2], a_in_tmem: bool) -> Checked<'_, 'a> {
+        let of_matrices = [acc, a, b].iter().all(|r| r.shape.len() == 2);
+        self.want(of_matrices, || "operands that are no matrices".to_string())?;
+        let fits = acc.shape[0] == a.shape[0] && a.shape[1] == b.shape[0] && acc.shape[1] == b.shape[1];
+        self.want(fits, || format!("{:?} += {:?} @ {:?}", acc.shape, a.shape, b.shape))?;
+        self.tmem(acc)?.smem(b)?;
+        match a_in_tmem {
+            true => self.tmem(a),
+            false => self.smem(a),
+        }
+    }
+
     /// A value that goes into a view of its type.
     pub fn stored(&self, dst: &RefUse, value: Value) -> Checked<'_, 'a> {
         let ty = self.ty(value);

@@ -31,6 +31,7 @@ pub mod scan;
 pub mod signature;
 pub mod smem_layout;
 pub mod sorting;
+pub mod tensor_memory;
 pub mod tiled;
 pub mod tma;
 pub mod transfer;

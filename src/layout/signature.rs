@@ -11,12 +11,13 @@ use super::dot;
 use super::infer::{group_of, spec};
 use super::register_layout::RegisterLayout;
 use super::sorting::{SortPlan, Way};
+use super::tensor_memory;
 use super::tiled::TiledLayout;
 use crate::error::{Error, Result};
 use crate::kernel_ir::class::{Transfer, aside_ops, synchronisation_ops, transfer_ops};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::{
-    AccUse, Does, DotArithmetic, Kernel, LaneArray, MmaOperand, Op, OpKind, RefUse, Region, Value, op,
+    AccUse, Does, DotArithmetic, Kernel, LaneArray, MmaOperand, Op, OpKind, RefUse, Region, Value, op, words,
 };
 use cranelift_entity::SecondaryMap;
 use smallvec::{SmallVec, smallvec};
@@ -117,6 +118,29 @@ pub fn wgmma_left(kernel: &Kernel, v: Value) -> Result<RegisterLayout> {
     };
     let layout = tiled.instantiate(ty.shape());
     layout.map_err(|e| Error::internal(format!("a left operand of wgmma of type {ty}: {e}")))
+}
+
+/// The layout of an array that is loaded from tensor memory, or stored there: the author's, if instructions can move it, else the best of those
+/// that they can.
+fn tensor_memory_array(kernel: &Kernel, r: &RefUse, v: Value) -> Result<RegisterLayout> {
+    let view = tensor_memory::view(kernel, r)?;
+    let mut named = None;
+    kernel.for_each_op(&mut |op| {
+        if let OpKind::LayoutCast { a, layout } = &kernel.ops[op].kind
+            && (*a == v || kernel.ops[op].results.contains(&v))
+            && let Ok(layout) = spec::of_value(layout, kernel, v)
+            && tensor_memory::plan(&view, &layout).is_some()
+        {
+            named = named.take().or(Some(layout));
+        }
+    });
+    let first = || tensor_memory::candidates(&view).into_iter().next();
+    named.or_else(first).ok_or_else(|| {
+        let ty = kernel.ty(v);
+        Error::unsupported(format!("{ty} from or to tensor memory: {}", words::of_use(kernel, r)))
+            .expected("32-bit elements, 16-bit ones, or packed ones of 8 bits, in rows of 128 or 64")
+            .remedy("load the whole reference, or slices of its columns that are a multiple of 8")
+    })
 }
 
 /// The dimension of a view along which memory is contiguous, as far as it follows from views without reshapes; else the last. One of a single
@@ -476,6 +500,23 @@ pub fn of(kernel: &Kernel, op: Op) -> Result<Signature> {
                 }
             }
         }
+        OpKind::TmemLoad { src } => {
+            let layout = tensor_memory_array(kernel, src, results[0])?;
+            sig.results[0] = Gives::Exactly(layout, "load of tensor memory");
+        }
+        OpKind::TmemStore { dst, value } => {
+            if let Some(need) = sig.operands.last_mut() {
+                *need = Need::Exactly {
+                    layout: tensor_memory_array(kernel, dst, *value)?,
+                    pulls: true,
+                    why: "store to tensor memory",
+                };
+            }
+        }
+        OpKind::TmemWait { .. }
+        | OpKind::TmemCopy { .. }
+        | OpKind::Tcgen05Mma { .. }
+        | OpKind::Tcgen05Commit { .. } => {}
         OpKind::WgmmaWait { .. } => {
             sig.operands = results.iter().map(|r| Need::Same(*r)).collect();
             sig.results = results.iter().map(|r| accumulator(*r)).collect::<Result<_>>()?;

@@ -369,6 +369,15 @@ impl TiledLayout {
             -2,
         )
     }
+    /// Rows of 64, halves of whose columns are in different warps.
+    pub fn tcgen05_m64_collective(columns: u64) -> TiledLayout {
+        Self::new(
+            &[&[64, columns], &[32, columns / 2], &[8, 8], &[2]],
+            &[Dim(-6), Dim(-7)],
+            &[Dim(-3), Dim(-2)],
+            -1,
+        )
+    }
     pub fn tcgen05_row() -> TiledLayout {
         Self::new(&[&[128], &[32], &[8], &[1]], &[Dim(-4)], &[Dim(-2), Replicated(4)], -1)
     }

@@ -22,8 +22,25 @@ use super::smem_layout::{SmemView, Stride, Swizzle, ViewDim};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Major {
     K,
-    /// "Transposed" in PTX; 16-bit types only.
+    /// "Transposed" in PTX; of wgmma 16-bit types only.
     Mn,
+}
+
+/// Which unit reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unit {
+    Wgmma,
+    Tcgen05,
+}
+
+impl Unit {
+    /// Whether operands of so many bits may be contiguous along M or N.
+    fn transposes(self, bits: u64) -> bool {
+        match self {
+            Unit::Wgmma => bits == 16,
+            Unit::Tcgen05 => matches!(bits, 8 | 16),
+        }
+    }
 }
 
 /// An operand: everything of its descriptors but the start address.
@@ -47,7 +64,7 @@ pub enum OperandError {
     UnknownSwizzle,
     #[error("neither dimension is contiguous in tiles of 8 rows of {swizzle} bytes")]
     NotTiled { swizzle: u32 },
-    #[error("{bits}-bit operands must be contiguous along K (only 16-bit operands can be transposed)")]
+    #[error("{bits}-bit operands must be contiguous along K (wgmma transposes 16-bit operands alone)")]
     Transposed { bits: u32 },
     #[error("extent {extent} of {dim} is not a multiple of {multiple}")]
     Extent {
@@ -64,7 +81,7 @@ pub enum OperandError {
 impl Operand {
     /// The operand that a two-dimensional view is; `mn_span` is the M or N of one instruction. Instructions start at multiples of
     /// `mn_span` and of 32 bytes of K.
-    pub fn of(view: &SmemView, mn: usize, k: usize, mn_span: u64) -> Result<Operand, OperandError> {
+    pub fn of(unit: Unit, view: &SmemView, mn: usize, k: usize, mn_span: u64) -> Result<Operand, OperandError> {
         let bits = u64::from(view.bits);
         let swizzle = view.swizzle.bytes();
         if Swizzle::of_bytes(swizzle) != Some(view.swizzle) {
@@ -94,7 +111,7 @@ impl Operand {
         let contiguous = |dim: &ViewDim| dim.chain.first().is_some_and(|d| d.place.0 == bits);
         let major = match (contiguous(k_dim), contiguous(mn_dim)) {
             (true, _) => Major::K,
-            (false, true) if bits == 16 => Major::Mn,
+            (false, true) if unit.transposes(bits) => Major::Mn,
             (false, true) => return Err(OperandError::Transposed { bits: view.bits }),
             (false, false) => return Err(OperandError::NotTiled { swizzle }),
         };
@@ -172,14 +189,27 @@ impl Operand {
 
     /// The operand with the widest instruction that `n` columns of B allow: its N, and the operand.
     pub fn widest(view: &SmemView, mn: usize, k: usize, integer: bool) -> Result<(u64, Operand), OperandError> {
-        let n = view.dims[mn].size;
+        Self::widest_of(Unit::Wgmma, view, mn, k, view.dims[mn].size, integer)
+    }
+
+    /// The same of instructions that together have `n` of its columns.
+    pub fn widest_of(
+        unit: Unit,
+        view: &SmemView,
+        mn: usize,
+        k: usize,
+        n: u64,
+        integer: bool,
+    ) -> Result<(u64, Operand), OperandError> {
         let row = u64::from(view.swizzle.bytes() * 8 / view.bits);
         let mut first = None;
         for block in [1, row] {
-            let Some(span) = instruction_n_for(n, block, integer) else {
+            // A part of the columns ends inside of a block, perhaps.
+            let whole = n == view.dims[mn].size;
+            let Some(span) = instruction_n_of(n, block, whole, integer) else {
                 continue;
             };
-            match Operand::of(view, mn, k, span) {
+            match Operand::of(unit, view, mn, k, span) {
                 Ok(operand) => return Ok((span, operand)),
                 Err(error) => first = first.or(Some(error)),
             }
@@ -232,8 +262,13 @@ pub fn instruction_n(n: u64) -> Option<u64> {
 /// The same with what else restricts N: blocks of `block` columns that instructions must not straddle (N-major operands; 1: no
 /// blocks), and integer types, which have no odd multiples of 8 above 24 (PTX ISA, wgmma.mma_async, `.shape`).
 pub fn instruction_n_for(n: u64, block: u64, integer: bool) -> Option<u64> {
+    instruction_n_of(n, block, true, integer)
+}
+
+/// The same; not `whole`: the columns are a part of the operand's.
+fn instruction_n_of(n: u64, block: u64, whole: bool, integer: bool) -> Option<u64> {
     let legal = |c: u64| {
-        let blocks = c == n || c.is_multiple_of(block) || block.is_multiple_of(c);
+        let blocks = whole && c == n || c.is_multiple_of(block) || block.is_multiple_of(c);
         n.is_multiple_of(c) && blocks && (!integer || c <= 24 || c.is_multiple_of(16))
     };
     (1..=32).rev().map(|i| i * 8).find(|c| legal(*c))
@@ -284,9 +319,9 @@ mod tests {
     }
 
     /// All instructions over a view, every byte.
-    fn check(view: &SmemView, mn: usize, k: usize, span: u64, value: u64) -> Result<Operand, OperandError> {
+    fn check(unit: Unit, view: &SmemView, mn: usize, k: usize, span: u64, value: u64) -> Result<Operand, OperandError> {
         let bits = u64::from(view.bits);
-        let op = Operand::of(view, mn, k, span)?;
+        let op = Operand::of(unit, view, mn, k, span)?;
         let step = 256 / bits;
         let at = |m: u64, kk: u64| {
             let mut index = [0, 0];
@@ -327,9 +362,9 @@ mod tests {
                             continue;
                         }
                         // K-major: rows are M or N. The same memory seen as (K, N).
-                        let op = check(&view, 0, 1, span, 0).unwrap();
+                        let op = check(Unit::Wgmma, &view, 0, 1, span, 0).unwrap();
                         assert_eq!(op.major, Major::K);
-                        assert_eq!(check(&view.transpose(&[1, 0]), 1, 0, span, 0).unwrap(), op);
+                        assert_eq!(check(Unit::Wgmma, &view.transpose(&[1, 0]), 1, 0, span, 0).unwrap(), op);
                         legal += 1;
                     }
                     // MN-major: rows are K.
@@ -337,7 +372,7 @@ mod tests {
                         if columns % span != 0 || span > 256 {
                             continue;
                         }
-                        match check(&view, 1, 0, span, 0) {
+                        match check(Unit::Wgmma, &view, 1, 0, span, 0) {
                             Ok(op) => {
                                 assert_eq!((bits, op.major), (16, Major::Mn));
                                 legal += 1;
@@ -366,9 +401,9 @@ mod tests {
                     Index::Slice(Start::Static(32), 32),
                 ] {
                     let view = ring.index(&[slot(s), rows, columns]).unwrap();
-                    check(&view, 0, 1, 64, value).unwrap();
+                    check(Unit::Wgmma, &view, 0, 1, 64, value).unwrap();
                     // N-major starts at whole rows of the swizzle only.
-                    match check(&view, 1, 0, view.dims[1].size.min(64), value) {
+                    match check(Unit::Wgmma, &view, 1, 0, view.dims[1].size.min(64), value) {
                         Ok(_) => assert_eq!(view.dims[1].size % 64, 0),
                         Err(error) => assert!(matches!(error, OperandError::Start { .. }), "{error}"),
                     }
@@ -378,36 +413,36 @@ mod tests {
         let inside = ring
             .index(&[slot(dynamic), Index::Slice(Start::Static(4), 4), all(64)])
             .unwrap();
-        assert!(Operand::of(&inside, 0, 1, 4).is_err());
+        assert!(Operand::of(Unit::Wgmma, &inside, 0, 1, 4).is_err());
         let moved = Index::Slice(Start::Dynamic(DynId(0), Fact::multiple_of(1)), 1);
         let moved = ring.index(&[slot(Start::Static(0)), moved, all(64)]);
-        assert!(moved.is_err() || Operand::of(&moved.unwrap(), 0, 1, 1).is_err());
+        assert!(moved.is_err() || Operand::of(Unit::Wgmma, &moved.unwrap(), 0, 1, 1).is_err());
     }
 
     #[test]
     fn what_is_no_operand_says_why() {
         let plain = SmemView::new(&[64, 64], 16, &[], 0).unwrap();
         assert_eq!(
-            Operand::of(&plain, 0, 1, 64),
+            Operand::of(Unit::Wgmma, &plain, 0, 1, 64),
             Err(OperandError::NotTiled { swizzle: 16 })
         );
         let tall = SmemView::new(&[64, 64], 16, &[16, 64], 128).unwrap();
         assert!(
-            Operand::of(&tall, 0, 1, 64).is_ok(),
+            Operand::of(Unit::Wgmma, &tall, 0, 1, 64).is_ok(),
             "rows of a tile of 16 are rows of two tiles of 8"
         );
         let view = SmemView::new(&[64, 320], 16, &[8, 64], 128).unwrap();
         // 160 columns are two and a half blocks.
         assert_eq!(
-            Operand::of(&view, 1, 0, 160),
+            Operand::of(Unit::Wgmma, &view, 1, 0, 160),
             Err(OperandError::Uneven { dim: "M or N" })
         );
-        assert!(check(&view, 1, 0, 64, 0).is_ok());
+        assert!(check(Unit::Wgmma, &view, 1, 0, 64, 0).is_ok());
         assert_eq!(Operand::widest(&view, 1, 0, false).unwrap().0, 64);
         assert_eq!(Operand::widest(&view.transpose(&[1, 0]), 0, 1, false).unwrap().0, 64);
         assert_eq!(Operand::widest(&view, 0, 1, false).unwrap().0, 64);
         assert_eq!(
-            Operand::of(&view, 0, 1, 48),
+            Operand::of(Unit::Wgmma, &view, 0, 1, 48),
             Err(OperandError::Extent {
                 dim: "M or N",
                 extent: 64,

@@ -6,7 +6,7 @@
 use super::cx::LowerCx;
 use super::emit::{ALL_LANES, S, V};
 use super::value::Packing;
-use super::{give_up, view};
+use super::{give_up, tensor_memory, view};
 use crate::error::{Error, Result};
 use crate::kernel_ir::{
     Alloc, AllocKind, Arriving, BarrierOrder, BarrierScope, Group, Index, Op, Place, RefUse, Value,
@@ -145,6 +145,7 @@ pub fn lower_arrive(cx: &mut LowerCx, op: Op, barrier: &RefUse, predicate: Optio
         Some(p) => cx.scalar(p)?,
         None => Src::Imm(1),
     };
+    tensor_memory::fence(cx, barrier, ThreadSync::Before);
     cx.if_then(predicate, |cx| {
         let mut addr = address(cx, barrier)?;
         if let Some(v) = cx.plan.tied[op].expand() {
@@ -391,6 +392,12 @@ pub fn ask(cx: &LowerCx) -> MbarrierAsk {
 }
 
 fn wait(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>, parity: S, acquire: Acquire) -> Result<()> {
+    ask_until(cx, barrier, addr, parity, acquire)?;
+    tensor_memory::fence(cx, barrier, ThreadSync::After);
+    Ok(())
+}
+
+fn ask_until(cx: &mut LowerCx, barrier: &RefUse, addr: Addr<V>, parity: S, acquire: Acquire) -> Result<()> {
     let ask = ask(cx);
     let sleeps = ask == MbarrierAsk::Try && !cx.waits_poll;
     let Some(limit) = cx.limit else {

@@ -10,7 +10,7 @@ use crate::kernel_ir as ir;
 use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
 use crate::layout::facts::DynId;
 use crate::layout::{Assignment, RegisterLayout, register_layout};
-use crate::plan::accesses::{Copy, Operands, Transfer};
+use crate::plan::accesses::{Copy, Operands, Product, Tensor, Transfer};
 use crate::plan::parked::Home;
 use crate::plan::{Accesses, Allocation, Exchanges, FeedingPart, size};
 use crate::ptx::build::Builder;
@@ -53,6 +53,8 @@ pub struct LowerCx<'a> {
     pub shares_stores: bool,
     /// Barriers at which other blocks of the cluster arrive, or stores of theirs complete.
     pub signalled_by_peers: SecondaryMap<ir::Alloc, bool>,
+    /// The address of the block's tensor memory, if it has some.
+    pub tensor_memory: Option<V>,
     /// Whether waits look all the time ([`ir::intensity::Limit`]).
     pub waits_poll: bool,
     /// What it has if its waits have a limit, and whether warps may leave yet.
@@ -118,6 +120,7 @@ impl<'a> LowerCx<'a> {
             mesh: Mesh::default(),
             shares_stores: shares_stores(kernel),
             signalled_by_peers: signalled_by_peers(kernel),
+            tensor_memory: None,
             waits_poll: ir::intensity::limit(kernel) == ir::intensity::Limit::TensorCores,
             limit: None,
             may_leave: false,
@@ -761,6 +764,14 @@ impl<'a> LowerCx<'a> {
     pub fn copy(&self, op: ir::Op) -> Result<Option<&'a Copy>> {
         let planned = self.accesses.copies.get(&op).ok_or_else(|| self.unexpected(op))?;
         Ok(planned.as_ref())
+    }
+    /// How an op moves tensor memory.
+    pub fn tensor_memory_plan(&self, op: ir::Op) -> Result<&'a Tensor> {
+        let planned = self.accesses.tensor_memory.get(&op);
+        planned.ok_or_else(|| self.unexpected(op))
+    }
+    pub fn product_plan(&self, op: ir::Op) -> Result<&'a Product> {
+        self.accesses.products.get(&op).ok_or_else(|| self.unexpected(op))
     }
     /// What a wgmma reads of shared memory.
     pub fn operands(&self, op: ir::Op) -> Result<&'a Operands> {

@@ -2,7 +2,7 @@
 use super::cx::LowerCx;
 use super::{
     atomic, barrier, control, debug_print, dot, elementwise, ids, indexed, inline_ptx, memory, misc, profile, put,
-    reduce, relayout, semaphore, shape, sort, take, tma, wgmma,
+    reduce, relayout, semaphore, shape, sort, take, tensor_memory, tma, wgmma,
 };
 use crate::error::Result;
 use crate::kernel_ir::{DotArithmetic, Op, OpKind};
@@ -123,6 +123,20 @@ pub fn lower_op(cx: &mut LowerCx, op: Op) -> Result<()> {
         OpKind::Wgmma { acc, a, b } => wgmma::lower_wgmma(cx, op, acc, a, b),
         OpKind::WgmmaWait { n, accs } => wgmma::lower_wgmma_wait(cx, op, *n, accs),
         OpKind::AccRead { acc } => wgmma::lower_acc_read(cx, op, acc),
+
+        OpKind::TmemLoad { src } => tensor_memory::lower_load(cx, op, src),
+        OpKind::TmemStore { dst, value } => tensor_memory::lower_store(cx, op, dst, *value),
+        OpKind::TmemWait { what } => tensor_memory::lower_wait(cx, *what),
+        OpKind::TmemCopy { src, dst } => tensor_memory::lower_copy(cx, op, src, dst),
+        OpKind::Tcgen05Mma {
+            acc,
+            a,
+            b,
+            accumulate,
+            barrier,
+            ..
+        } => tensor_memory::lower_product(cx, op, [acc, a, b], *accumulate, barrier.as_ref()),
+        OpKind::Tcgen05Commit { barrier, predicate } => tensor_memory::lower_commit(cx, barrier, *predicate),
 
         OpKind::For { .. } | OpKind::While { .. } => control::lower_loop(cx, op),
         OpKind::Switch { selector, arms } => control::lower_switch(cx, op, *selector, arms),

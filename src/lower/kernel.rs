@@ -4,7 +4,7 @@ use super::debug_print::Prints;
 use super::exchange::Mesh;
 use super::ids::{GridMap, cluster_zyx};
 use super::profile::Ranges;
-use super::{barrier, exchange, give_up, memory, profile};
+use super::{barrier, exchange, give_up, memory, profile, tensor_memory};
 use crate::error::Result;
 use crate::kernel_ir::{Kernel, ParamBinding};
 use crate::layout::Assignment;
@@ -63,9 +63,11 @@ fn whole(cx: &mut LowerCx) -> Result<()> {
     give_up::begin(cx);
     exchange::prologue(cx)?;
     barrier::prologue(cx)?;
+    tensor_memory::prologue(cx);
     give_up::begin_body(cx);
     profile::begin_body(cx)?;
     cx.lower_ops(cx.kernel.body)?;
+    tensor_memory::epilogue(cx);
     profile::end(cx);
     give_up::end(cx);
     Ok(())

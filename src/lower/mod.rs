@@ -49,6 +49,7 @@ mod sort_registers;
 mod sort_scratch;
 mod substitute;
 pub mod take;
+mod tensor_memory;
 pub mod tma;
 pub mod value;
 pub mod view;

@@ -231,7 +231,7 @@ fn start<'a>(cx: &mut LowerCx<'a>, op: Op, smem: &RefUse) -> Result<Option<(S, &
 }
 
 /// `f` in the one thread that issues copies; all threads of the group, or of the part of it that feeds, are here.
-fn in_issuer(cx: &mut LowerCx, f: impl FnOnce(&mut LowerCx) -> Result<()>) -> Result<()> {
+pub fn in_issuer(cx: &mut LowerCx, f: impl FnOnce(&mut LowerCx) -> Result<()>) -> Result<()> {
     match (cx.group, cx.feeding) {
         (_, Some(FeedingPart::Counts)) => Ok(()),
         (Group::Warp, _) | (_, Some(FeedingPart::Issues)) => {

@@ -75,20 +75,24 @@ fn types(a: DType, b: DType) -> Option<WgmmaTypes> {
 /// The descriptor of a view's start: constants, and the address of the start.
 fn descriptor(cx: &mut LowerCx, r: &RefUse, (view, operand): &(SmemView, Operand)) -> Result<S> {
     let start = view::smem_start(cx, r, view)?;
+    Ok(matrix_descriptor(cx, start, operand.descriptor()))
+}
+
+/// The descriptor of a matrix in shared memory: constants, and where it starts.
+pub fn matrix_descriptor(cx: &mut LowerCx, start: S, constant: u64) -> S {
     // The address field counts 16-byte units of an 18-bit address.
     let field = cx.b.shr(ShiftType::U32, start, Src::u32(4));
     let field = cx.b.and(LogicType::B32, field, Src::u32(0x3fff));
-    let constant = operand.descriptor();
     let (low, high) = (constant as u32, (constant >> 32) as u32);
     let low = cx.b.or(LogicType::B32, field, Src::u32(low));
     let low = cx.b.r32(low);
     let high = cx.b.constant(Class::B32, u64::from(high));
     let a: Srcs<V> = [Src::Reg(low), Src::Reg(high)].into_iter().collect();
-    Ok(cx.b.emit(Inst::PackB64 { d: PtxValue::NEW, a }))
+    cx.b.emit(Inst::PackB64 { d: PtxValue::NEW, a })
 }
 
 /// A descriptor `bytes` further on.
-fn advance(cx: &mut LowerCx, descriptor: S, bytes: u32) -> V {
+pub fn advance(cx: &mut LowerCx, descriptor: S, bytes: u32) -> V {
     // The field does not overflow: shared memory ends below 2^18.
     let at = cx.b.add(IntType::S64, descriptor, Src::Imm(u64::from(bytes >> 4)));
     cx.b.r64(at)

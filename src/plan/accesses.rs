@@ -9,10 +9,11 @@ use crate::kernel_ir::{
 };
 use crate::layout::infer::{group_of, spec};
 use crate::layout::smem_layout::SmemView;
+use crate::layout::tensor_memory::{self, Accumulates, TmemView};
 use crate::layout::tma::{CopyError, CopyPlan};
 use crate::layout::transfer::{self, AccessKind, Direction, Memory, Options, TransferError, TransferPlan};
 use crate::layout::views::{self, CopyUse};
-use crate::layout::wgmma::{Operand, OperandError};
+use crate::layout::wgmma::{Major, Operand, OperandError, Unit};
 use crate::layout::{Assignment, RegisterLayout, signature};
 use cranelift_entity::EntitySet;
 use rustc_hash::FxHashMap;
@@ -26,6 +27,12 @@ pub struct Accesses {
     pub copies: FxHashMap<Op, Option<Copy>>,
     /// Of wgmmas.
     pub operands: FxHashMap<Op, Operands>,
+    /// Of loads and stores of tensor memory.
+    pub tensor_memory: FxHashMap<Op, Tensor>,
+    /// Of copies of shared memory to tensor memory.
+    pub to_tensor_memory: FxHashMap<Op, (SmemView, Operand, TmemView)>,
+    /// Of products in tensor memory.
+    pub products: FxHashMap<Op, Product>,
     /// Of inline PTX, what its references show.
     pub inline: FxHashMap<Op, Vec<Option<SmemView>>>,
 }
@@ -58,6 +65,31 @@ pub struct Operands {
     pub right: (SmemView, Operand),
     /// Absent: in registers.
     pub left: Option<(SmemView, Operand)>,
+}
+
+/// How an array is moved from or to tensor memory.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    pub view: TmemView,
+    /// The array's; of one value in all elements, one that can be moved.
+    pub layout: RegisterLayout,
+    pub pieces: Vec<tensor_memory::Piece>,
+}
+
+/// A product that accumulates in tensor memory.
+#[derive(Clone, Debug)]
+pub struct Product {
+    /// Columns of one instruction.
+    pub n: u64,
+    pub acc: (TmemView, Accumulates),
+    pub left: Left,
+    pub right: (SmemView, Operand),
+}
+
+#[derive(Clone, Debug)]
+pub enum Left {
+    Smem(SmemView, Operand),
+    Tmem(TmemView),
 }
 
 /// Plans all accesses.
@@ -101,6 +133,11 @@ impl Planner<'_> {
             }
             OpKind::CopyGmemToSmem { .. } | OpKind::CopySmemToGmem { .. } | OpKind::Prefetch { .. } => self.copy(op),
             OpKind::Wgmma { acc, a, b } => self.operands(op, acc, a, b),
+            OpKind::TmemLoad { src: r } => self.tensor_memory(op, r, data.results[0]),
+            OpKind::TmemStore { dst: r, value } => self.tensor_memory(op, r, *value),
+            OpKind::Tcgen05Mma { acc, a, b, .. } => self.product(op, acc, a, b),
+            OpKind::TmemCopy { src, dst } => self.copy_to_tensor_memory(op, src, dst),
+            OpKind::TmemWait { .. } | OpKind::Tcgen05Commit { .. } => Ok(()),
             pure_ops!() => self.pure(op),
             OpKind::InlinePtx { does, code, refs, args } => self.inline(op, *does, code, refs, args),
             OpKind::For { inits, xs, .. } => {
@@ -442,6 +479,62 @@ impl Planner<'_> {
         Ok(())
     }
 
+    fn tensor_memory(&mut self, op: Op, r: &RefUse, array: Value) -> Result<()> {
+        let view = tensor_memory::view(self.kernel, r)?;
+        let unknown = || Error::internal("an array in a layout that tensor memory does not take");
+        let mut layout = self.assignment.layout(array)?.clone();
+        if layout.is_splat() {
+            let mut all = tensor_memory::candidates(&view).into_iter();
+            layout = all.next().ok_or_else(unknown)?;
+        }
+        let pieces = tensor_memory::plan(&view, &layout).ok_or_else(unknown)?;
+        self.out.tensor_memory.insert(op, Tensor { view, layout, pieces });
+        Ok(())
+    }
+
+    fn copy_to_tensor_memory(&mut self, op: Op, src: &RefUse, dst: &RefUse) -> Result<()> {
+        let kernel = self.kernel;
+        let to = tensor_memory::left_operand(kernel, dst)?;
+        let view = views::smem(kernel, &self.assignment.smem, src, false)?;
+        let operand = Operand::of(Unit::Tcgen05, &view, 0, 1, tensor_memory::LANES)
+            .map_err(|e| operand_error(kernel, "async_copy_smem_to_tmem: source", src, e))?;
+        if operand.major != Major::K {
+            return Err(
+                Error::unsupported("`async_copy_smem_to_tmem` of a transposed reference")
+                    .got(words::of_use(kernel, src))
+                    .remedy("copy what lies row by row"),
+            );
+        }
+        self.out.to_tensor_memory.insert(op, (view, operand, to));
+        Ok(())
+    }
+
+    fn product(&mut self, op: Op, acc: &RefUse, a: &RefUse, b: &RefUse) -> Result<()> {
+        let kernel = self.kernel;
+        let in_smem = |r: &RefUse| kernel.allocs[r.alloc].is_smem();
+        let acc = tensor_memory::accumulator(kernel, acc)?;
+        let integer = acc.0.dtype.is_int();
+        let view = views::smem(kernel, &self.assignment.smem, b, false)?;
+        // Of 64 rows an instruction has half of the columns.
+        let columns = match acc.1 {
+            Accumulates::Rows => b.shape[1],
+            Accumulates::HalfLanes => b.shape[1] / 2,
+        };
+        let (n, operand) = Operand::widest_of(Unit::Tcgen05, &view, 1, 0, columns, integer)
+            .map_err(|e| operand_error(kernel, "tcgen05_mma: right operand", b, e))?;
+        let right = (view, operand);
+        let left = if in_smem(a) {
+            let view = views::smem(kernel, &self.assignment.smem, a, false)?;
+            let operand = Operand::of(Unit::Tcgen05, &view, 0, 1, a.shape[0])
+                .map_err(|e| operand_error(kernel, "tcgen05_mma: left operand", a, e))?;
+            Left::Smem(view, operand)
+        } else {
+            Left::Tmem(tensor_memory::left_operand(kernel, a)?)
+        };
+        self.out.products.insert(op, Product { n, acc, left, right });
+        Ok(())
+    }
+
     fn operands(&mut self, op: Op, acc: &AccUse, a: &MmaOperand, b: &RefUse) -> Result<()> {
         let kernel = self.kernel;
         let Some(acc) = acc.value() else {
@@ -451,13 +544,14 @@ impl Planner<'_> {
         // B is K × N: dimension 1 is N.
         let view = views::smem(kernel, &self.assignment.smem, b, false)?;
         let (n, operand) =
-            Operand::widest(&view, 1, 0, integer).map_err(|e| operand_error(kernel, "right operand", b, e))?;
+            Operand::widest(&view, 1, 0, integer).map_err(|e| operand_error(kernel, "wgmma right operand", b, e))?;
         let right = (view, operand);
         let left = match a {
             MmaOperand::Registers(_) => None,
             MmaOperand::Smem(r) => {
                 let view = views::smem(kernel, &self.assignment.smem, r, false)?;
-                let operand = Operand::of(&view, 0, 1, 64).map_err(|e| operand_error(kernel, "left operand", r, e))?;
+                let operand = Operand::of(Unit::Wgmma, &view, 0, 1, 64)
+                    .map_err(|e| operand_error(kernel, "wgmma left operand", r, e))?;
                 Some((view, operand))
             }
         };
@@ -519,7 +613,7 @@ fn copy_error(kernel: &Kernel, op: &str, gmem: &RefUse, e: CopyError) -> Error {
 fn operand_error(kernel: &Kernel, which: &str, r: &RefUse, e: OperandError) -> Error {
     let bytes = 128;
     let elements = r.dtype().map_or(0, |d| bytes * 8 / d.bits());
-    Error::invalid(format!("wgmma {which}"))
+    Error::invalid(which.to_string())
         .expected(format!("an SMEM tile of 8 rows × the swizzle's width, e.g. tiling [8, {elements}] with a {bytes}-byte swizzle"))
         .got(format!("{}: {e}", words::of_use(kernel, r)))
         .remedy("give the buffer plgpu.TilingTransform((8, swizzle elements)) and plgpu.SwizzleTransform, and slice whole tiles")

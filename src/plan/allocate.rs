@@ -14,6 +14,7 @@ use crate::error::{Error, Loc, Result};
 use crate::kernel_ir::class::{Class, Control, Pure};
 use crate::kernel_ir::visit::{for_each_region, for_each_value};
 use crate::kernel_ir::*;
+use crate::layout::tensor_memory;
 use crate::target::Features;
 use cranelift_entity::SecondaryMap;
 use cranelift_entity::packed_option::PackedOption;
@@ -37,6 +38,8 @@ pub struct Allocation {
     pub exchange: Option<u32>,
     /// Where waits have a limit: a flag, set when a wait in the block has taken longer, and the mbarrier at which the block ends.
     pub gave_up: Option<u32>,
+    /// Tensor memory.
+    pub tensor: TensorMemory,
     /// Accumulators that are not all in registers.
     pub parked: Parked,
     /// All of it.
@@ -51,6 +54,55 @@ pub struct Allocation {
     pub by_leader: SecondaryMap<Op, bool>,
     /// What an arrival is tied to: some of its elements are there before.
     pub tied: SecondaryMap<Op, PackedOption<Value>>,
+}
+
+/// The block's tensor memory: one allocation for the whole kernel.
+#[derive(Clone, Debug, Default)]
+pub struct TensorMemory {
+    /// The first column of each allocation, from the block's first.
+    pub starts: SecondaryMap<Alloc, Option<u32>>,
+    /// All of them, as they are allocated; none: it has no tensor memory.
+    pub columns: Option<u32>,
+    /// Where in shared memory its address is left.
+    pub address: u32,
+}
+
+impl TensorMemory {
+    /// Every allocation has columns of its own. Of a union all members begin where it does.
+    fn of(kernel: &Kernel) -> Result<TensorMemory> {
+        let mut out = TensorMemory::default();
+        let mut next = 0;
+        for (alloc, data) in kernel.allocs.iter().filter(|(_, data)| data.is_tmem()) {
+            let columns = match (&data.kind, &data.within) {
+                (AllocKind::TmemUnion, _) => data.shape.last().copied().unwrap_or(0),
+                (_, Some(within)) => {
+                    let union = out.starts[within.union];
+                    let start = union.ok_or_else(|| Error::internal("a union member before its union"))?;
+                    out.starts[alloc] = Some(start + within.offset as u32);
+                    continue;
+                }
+                (_, None) => tensor_memory::columns(kernel, alloc).map_err(|e| e.at(data.loc))?,
+            };
+            if kernel.num_warpgroups > 1 && !data.collective {
+                return Err(Error::unsupported("tensor memory of each warpgroup")
+                    .at(data.loc)
+                    .expected("tensor memory that the warpgroups of a block share")
+                    .remedy("allocate it among the kernel's scratch, or with collective_axes= in pl.run_scoped"));
+            }
+            if columns > tensor_memory::COLUMNS || next + columns > tensor_memory::COLUMNS {
+                return Err(Error::invalid("tensor memory")
+                    .at(data.loc)
+                    .expected("at most 512 columns for a block, all of its references together")
+                    .got(format!("{} columns", next + columns))
+                    .remedy("use smaller tiles, packed=True for left operands, or a plgpu.RefUnion of what is never used at once"));
+            }
+            out.starts[alloc] = Some(next as u32);
+            next = (next + columns).next_multiple_of(tensor_memory::COLUMN_ALIGNMENT);
+        }
+        // PTX ISA, tcgen05.alloc: powers of two from 32 on.
+        out.columns = (next > 0).then(|| (next as u32).next_power_of_two().max(32));
+        Ok(out)
+    }
 }
 
 /// Scratch for relayouts and reductions that cross warps.
@@ -81,7 +133,10 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, needs: &[(u64, Op)]) -> Result<A
     } else {
         0
     };
-    let fixed = u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups) + barriers + exchange + gave_up + 128;
+    let mut tensor = TensorMemory::of(kernel)?;
+    let address = if tensor.columns.is_some() { 16 } else { 0 };
+    let fixed =
+        u64::from(scratch_bytes) * u64::from(kernel.num_warpgroups) + barriers + exchange + gave_up + address + 128;
     let taint = thread_dependent(kernel);
     let mut separate = Placer::new(kernel, &taint, false);
     separate.region(kernel.body, 0, false)?;
@@ -124,6 +179,11 @@ pub fn run(kernel: &Kernel, scratch_bytes: u32, needs: &[(u64, Op)]) -> Result<A
         out.gave_up = Some(next);
         next += gave_up as u32;
     }
+    if address > 0 {
+        tensor.address = next;
+        next += address as u32;
+    }
+    out.tensor = tensor;
     out.smem_bytes = next;
     Ok(out)
 }
@@ -150,7 +210,7 @@ fn taint_region(kernel: &Kernel, region: Region, taint: &mut SecondaryMap<Value,
             Class::Pure(Pure::AxisIndex(axis)) => kernel.thread_axis == Some(axis),
             // A text that looks at lanes sees which ones they are.
             Class::Pure(Pure::Inline) => kernel.num_warpgroups > 1 && !computes(&data.kind),
-            Class::Memory | Class::Synchronisation | Class::Accumulator | Class::Instructions => {
+            Class::Memory | Class::Synchronisation | Class::Accumulator | Class::Tensor | Class::Instructions => {
                 kernel.num_warpgroups > 1
             }
             Class::Pure(

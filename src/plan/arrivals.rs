@@ -216,6 +216,7 @@ fn adjacent_runs(kernel: &Kernel, barrier: Alloc, num_arrivals: u64) -> Vec<Run>
     let orders = |op: &Op| match kernel.ops[*op].kind.class() {
         Class::Pure(_) => false,
         Class::Pinned
+        | Class::Tensor
         | Class::Instructions
         | Class::Memory
         | Class::Synchronisation

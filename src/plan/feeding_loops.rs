@@ -110,6 +110,7 @@ impl Finder<'_> {
             }
             Class::Control(Control::Scope { .. } | Control::WarpMap { .. })
             | Class::Pinned
+            | Class::Tensor
             | Class::Instructions
             | Class::Accumulator => false,
             // The warp that issues takes the time.

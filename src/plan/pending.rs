@@ -9,7 +9,7 @@
 //! | lanes load or store | each lane's own part before that lane; before its warp behind a barrier of the warp | the group's barrier |
 //! | wgmma reads its operands | none, until a wait covers its group; then each warp that waited | a barrier behind the wait |
 //! | a bulk store reads, writes | none, until a wait covers its group; then the lane that issued it, its warp behind a barrier of the warp | a barrier behind the wait |
-//! | a bulk load writes | every lane of the group that waits for its mbarrier | – |
+//! | a bulk load writes, a product in tensor memory reads | every lane of the group that waits for its mbarrier | – |
 //! | anything in a warp region | some warp, even behind barriers of that warp | the warpgroup's barrier |
 //!
 //! Barriers order nothing that no wait covers: the wait is the user's to write.
@@ -73,7 +73,7 @@ impl Ends {
             Completion::Now => Ends::WithTheOp,
             Completion::Wgmma => Ends::Wgmma,
             Completion::StoreGroup => Ends::Store { written: writes },
-            Completion::Barrier(_) | Completion::LoadGroup => Ends::Barrier,
+            Completion::Barrier(_) | Completion::LoadGroup | Completion::Commit => Ends::Barrier,
         }
     }
 }

@@ -261,6 +261,7 @@ impl Planner<'_> {
                 | Pure::Inline,
             )
             | Class::Pinned
+            | Class::Tensor
             | Class::Accumulator
             | Class::Control(_)
             | Class::Aside => 0,

@@ -112,6 +112,7 @@ fn held(kernel: &Kernel, op: Op, words: &impl Fn(Value) -> u64) -> Result<()> {
             | Pure::Inline,
         )
         | Class::Pinned
+        | Class::Tensor
         | Class::Instructions
         | Class::Memory
         | Class::Synchronisation
@@ -234,6 +235,7 @@ fn length(
             | Pure::Inline,
         )
         | Class::Pinned
+        | Class::Tensor
         | Class::Instructions
         | Class::Synchronisation
         | Class::Accumulator

@@ -67,10 +67,67 @@ fn records(bytes: &[u8]) -> Vec<Record> {
         .collect()
 }
 
+/// Hopper's kinds, and Blackwell's where they differ.
 fn all_kinds() -> impl Iterator<Item = MmaKind> {
+    let hopper = |file: &(_, _, Element, Element, Accumulator, _)| MmaKind::new(file.2, file.3, file.4);
+    let blackwell = |file: &(_, _, Element, Element, Accumulator, _)| MmaKind::blackwell(file.2, file.3, file.4);
+    let is_fp8 = |kind: &MmaKind| matches!(kind.a(), Element::E4m3 | Element::E5m2);
     FILES
         .iter()
-        .map(|file| MmaKind::new(file.2, file.3, file.4).expect("a kind with records exists"))
+        .map(move |file| hopper(file).expect("a kind with records exists"))
+        .chain(FILES.iter().filter_map(blackwell).filter(is_fp8))
+}
+
+/// Words of a B200: types of A, B and D, rows of A and B, C, D; bytes and words in hexadecimal.
+const BLACKWELL: &str = include_str!("data/blackwell.txt");
+
+#[test]
+fn reference_reproduces_words_of_a_b200() {
+    let element = |name: &str| match name {
+        "F16" => Element::F16,
+        "Bf16" => Element::Bf16,
+        "Tf32" => Element::Tf32,
+        "E4m3" => Element::E4m3,
+        "E5m2" => Element::E5m2,
+        "S8" => Element::S8,
+        _ => Element::U8,
+    };
+    let mut core = TensorCore::default();
+    for (i, line) in BLACKWELL.lines().enumerate() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [a, b, d, x, y, c, expected] = fields[..] else {
+            panic!("line {i}: {line}")
+        };
+        let accumulator = match d {
+            "F32" => Accumulator::F32,
+            "S32" => Accumulator::S32,
+            _ => Accumulator::S32Saturating,
+        };
+        let kind = MmaKind::blackwell(element(a), element(b), accumulator).expect("a kind");
+        let row = |hex: &str| -> Vec<u8> {
+            (0..32)
+                .map(|i| u8::from_str_radix(&hex[2 * i..][..2], 16).unwrap())
+                .collect()
+        };
+        let word = |hex: &str| u32::from_str_radix(hex, 16).unwrap();
+        let got = step(kind, &row(x), &row(y), word(c), false);
+        assert_eq!(got, word(expected), "line {i}: {line}: {got:08x}");
+        let instruction = Instruction {
+            kind,
+            m: 16,
+            n: 8,
+            k_bytes: 32,
+            scale_d: true,
+            negate: false,
+        };
+        let tile = Tile {
+            instruction,
+            a: row(x).repeat(16),
+            b: row(y).repeat(8),
+            c: vec![word(c); 16 * 8],
+        };
+        tile.check(&mut core, line);
+    }
 }
 
 #[test]

@@ -154,8 +154,8 @@ KERNELS: dict[str, Callable[[], None]] = {
     "all_to_all": sharded,
     "ppermute": sharded,
     "rng_bit_generator": random_numbers,
-    "*tmem*": product,
-    "tcgen05*": product,
+    "async_copy_scales_to_tmem": product,
+    "async_copy_sparse_metadata_to_tmem": product,
     "*cluster_cancel": persistent,
 }
 

@@ -2,6 +2,7 @@
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel_ir::*;
+use crate::target::Features;
 
 /// A use of a reference: whose memory it is, and how it is seen.
 pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
@@ -25,10 +26,7 @@ pub fn reference(kernel: &Kernel, kind: &OpKind, r: &RefUse) -> Result<()> {
     match data.kind {
         AllocKind::Smem { .. } | AllocKind::SmemUnion if !near => elsewhere("shared memory")?,
         AllocKind::Barrier { .. } if !near => elsewhere("barriers")?,
-        AllocKind::Tmem { .. } | AllocKind::TmemUnion => {
-            return Err(Error::unsupported("tensor memory")
-                .remedy("that is for sm_100a; on sm_90a use plgpu.wgmma, plgpu.ACC and SMEM"));
-        }
+        AllocKind::Tmem { .. } | AllocKind::TmemUnion => return super::tensor_memory::reference(kernel, kind, r),
         AllocKind::Gmem { .. }
         | AllocKind::Semaphore { .. }
         | AllocKind::Smem { .. }
@@ -211,9 +209,9 @@ pub fn arrival(kernel: &Kernel, barrier: &RefUse) -> Result<()> {
         return Ok(());
     };
     let lacks = |what: &str, remedy: &str| Err(Error::unsupported(what).remedy(remedy));
-    if *orders_tensor_core {
+    if *orders_tensor_core && !kernel.target.has(Features::TENSOR_MEMORY) {
         return lacks(
-            "barrier_arrive: barriers that order the tensor core of sm_100a",
+            "barrier_arrive: barriers that order tensor memory",
             "leave out orders_tensor_core: wgmma_wait orders the tensor cores of sm_90a",
         );
     }

@@ -1,7 +1,7 @@
 //! What can be compiled, said once: by types and views, before any layout is chosen.
 //!
 //! * [`arithmetic`]: which op there is of which element type;
-//! * [`tensor_core`]: wgmma and accumulators;
+//! * [`tensor_core`]: wgmma and accumulators; [`tensor_memory`]: products in tensor memory;
 //! * [`memory`]: references, copies, barriers and semaphores;
 //! * [`registers`]: views of references to registers;
 //! * [`launch`]: threads, clusters, grids, registers.
@@ -13,6 +13,7 @@ pub mod launch;
 pub mod memory;
 pub mod registers;
 pub mod tensor_core;
+pub mod tensor_memory;
 
 use super::*;
 use crate::dtype::DType;

@@ -205,12 +205,16 @@ impl Walk<'_> {
         let kernel = self.kernel;
         for effect in effects::of(kind) {
             let ends = match effect.completion {
-                Completion::Now | Completion::Wgmma | Completion::LoadGroup => Ends::Now,
+                Completion::Now | Completion::Wgmma | Completion::LoadGroup | Completion::Commit => Ends::Now,
                 Completion::Barrier(_) => Ends::Barrier,
                 Completion::StoreGroup => Ends::Stores,
             };
             // Products are waited for wherever slots are released.
-            let between = between || matches!(effect.completion, Completion::Wgmma | Completion::LoadGroup);
+            let between = between
+                || matches!(
+                    effect.completion,
+                    Completion::Wgmma | Completion::LoadGroup | Completion::Commit
+                );
             if !kernel.is_input(effect.alloc) {
                 self.add(effect.view, effect.access.writes(), between, ends);
             }

@@ -1,10 +1,10 @@
 //! Transforms of SMEM allocations: the user's, else those that the tensor core or the register side prefers, else none.
 use crate::dtype::DType;
 use crate::error::{Error, Loc, Result};
-use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, MmaOperand, OpKind, RefUse, SmemTransforms, Step, words};
+use crate::kernel_ir::{Alloc, AllocKind, DimIndex, Kernel, OpKind, RefUse, SmemTransforms, Step, words};
 use crate::layout::assignment::{Choice, Reason, Subject};
 use crate::layout::views::{self, Transforms};
-use crate::layout::wgmma::Operand;
+use crate::layout::wgmma::{Operand, Unit};
 use cranelift_entity::SecondaryMap;
 
 pub(super) struct Smem {
@@ -33,12 +33,20 @@ pub(super) fn choose_transforms(kernel: &Kernel, wanted: &Transforms) -> Result<
     let mut operands_of: SecondaryMap<Alloc, Vec<(RefUse, Side)>> = SecondaryMap::new();
     let mut failure = None;
     kernel.for_each_op(&mut |op| {
-        if let OpKind::Wgmma { acc, a, b } = &kernel.ops[op].kind {
+        let product = if let OpKind::Wgmma { acc, a, b } = &kernel.ops[op].kind {
             let is_integer = acc.value().is_some_and(|v| kernel.ty(v).dtype().is_int());
-            let operands = match a {
-                MmaOperand::Smem(a) => vec![a, b],
-                MmaOperand::Registers(_) => vec![b],
-            };
+            Some((is_integer, a.reference(), b))
+        } else if let OpKind::Tcgen05Mma {
+            acc, a, b, a_in_tmem, ..
+        } = &kernel.ops[op].kind
+        {
+            let is_integer = acc.dtype().is_some_and(DType::is_int);
+            Some((is_integer, (!a_in_tmem).then_some(a), b))
+        } else {
+            None
+        };
+        if let Some((is_integer, a, b)) = product {
+            let operands: Vec<&RefUse> = a.into_iter().chain([b]).collect();
             for (r, which) in operands.into_iter().rev().zip(["right", "left"]) {
                 let is_annotated = matches!(
                     kernel.allocs[r.alloc].kind,
@@ -161,7 +169,7 @@ pub(super) fn is_operand(kernel: &Kernel, transforms: &Transforms, r: &RefUse, s
         return false;
     };
     match side {
-        Side::Left => Operand::of(&view, 0, 1, 64).is_ok(),
+        Side::Left => Operand::of(Unit::Wgmma, &view, 0, 1, 64).is_ok(),
         Side::Right { is_integer } => Operand::widest(&view, 1, 0, is_integer).is_ok(),
     }
 }

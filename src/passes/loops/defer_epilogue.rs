@@ -415,7 +415,7 @@ fn is_of_epilogue(kernel: &Kernel, op: Op) -> bool {
     let kind = &kernel.ops[op].kind;
     let is_smem = |view: &RefUse| kernel.allocs[view.alloc].is_smem();
     let fits = match kind.class() {
-        class::Class::Control(_) => false,
+        class::Class::Control(_) | class::Class::Tensor => false,
         class::Class::Memory => {
             if let OpKind::Load { src: view } = kind {
                 is_smem(view) || kernel.is_constant(view)

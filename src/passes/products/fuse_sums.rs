@@ -33,7 +33,7 @@ fn fuse(kernel: &mut Kernel, region: Region, uses: &SecondaryMap<Value, u32>) {
     let mut moved: Vec<Op> = vec![];
     for op in kernel.regions[region].ops.clone() {
         let OpData { kind, results, .. } = &kernel.ops[op];
-        if let Class::Pinned | Class::Instructions = kind.class() {
+        if let Class::Pinned | Class::Tensor | Class::Instructions = kind.class() {
             products.clear();
         }
         if let OpKind::Dot { acc: None, .. } = kind

@@ -431,6 +431,7 @@ impl Search<'_> {
             }
             Class::Memory => (true, true),
             Class::Pinned
+            | Class::Tensor
             | Class::Instructions
             | Class::Synchronisation
             | Class::Accumulator

@@ -128,6 +128,7 @@ impl Run {
                 Class::Memory
                 | Class::Synchronisation
                 | Class::Pinned
+                | Class::Tensor
                 | Class::Instructions
                 | Class::Control(_)
                 | Class::Aside => Need::of(done, |_| true),

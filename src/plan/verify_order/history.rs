@@ -633,6 +633,18 @@ impl<'a> History<'a> {
         self.add(op, issuer, What::StoreWrite, device, None, group, None);
     }
 
+    /// A product in tensor memory begins, by the lane that issues, which reads this operand until a commit that the author waits for.
+    pub fn tcgen05(&mut self, op: Op, actor: Actor, operand: FootprintId) {
+        self.check(op, actor.leader(), What::MmaRead, operand, None);
+    }
+
+    /// The lane that issues has an arrival made, some time.
+    pub fn commit(&mut self, op: Op, actor: Actor) {
+        self.at_block_barrier = false;
+        self.waits_are_over(op, actor.leader());
+        self.release();
+    }
+
     /// A wgmma begins, which reads these operands.
     pub fn mma(&mut self, op: Op, actor: Actor, operands: &[(FootprintId, Option<(Alloc, Val)>)]) {
         for &(footprint, _) in operands {

@@ -141,7 +141,7 @@ impl Slicer<'_> {
         let class = kind.class();
         let does_something = match class {
             Class::Pure(_) | Class::Pinned | Class::Aside => false,
-            Class::Instructions | Class::Synchronisation => true,
+            Class::Instructions | Class::Synchronisation | Class::Tensor => true,
             Class::Memory => {
                 let loads = kind.transfer().filter(Transfer::only_loads);
                 match loads {

@@ -685,6 +685,34 @@ impl<'a> Walk<'a> {
                 }
             }
             OpKind::WgmmaWait { n, accs: _ } => self.history.wait_mma(actor, *n),
+            // Of tensor memory the author keeps the order; of what products read of shared memory, it is watched that it is there.
+            OpKind::Tcgen05Mma {
+                a,
+                b,
+                a_in_tmem,
+                barrier,
+                ..
+            } => {
+                let operands = [(1, b), (0, a)];
+                for &(i, r) in &operands[..2 - usize::from(*a_in_tmem)] {
+                    let footprint = self.footprint(op, i, r);
+                    self.history.tcgen05(op, actor, footprint);
+                }
+                if barrier.is_some() {
+                    self.history.commit(op, actor);
+                }
+            }
+            OpKind::Tcgen05Commit { predicate, .. } => {
+                if !self.is_false(*predicate) {
+                    self.history.commit(op, actor);
+                }
+            }
+            OpKind::TmemCopy { src, .. } => {
+                let footprint = self.footprint(op, 0, src);
+                self.history.tcgen05(op, actor, footprint);
+            }
+            OpKind::TmemWait { .. } => self.rendezvous(op, actor),
+            OpKind::TmemLoad { .. } | OpKind::TmemStore { .. } => self.forget_results(op),
             OpKind::DotInPlace { acc: _, a, b } => {
                 // What passes through scratch is there first.
                 if self.allocation.rendezvous[op] {

@@ -564,7 +564,7 @@ def remote_semaphore_without_a_mesh(x):
     return kernel(body, like((128,)), plgpu.SemaphoreType.REGULAR)(x)
 
 
-@bad(smalt.Unsupported, "async_load_tmem", "remedy: that is for sm_100a", "plgpu.wgmma", args=(f32(128, 128),))
+@bad(smalt.Unsupported, "tensor memory (tcgen05) on sm_90a", "expected: a GPU that has this: sm_100a", "remedy: multiply arrays", args=(f32(128, 128),))
 def unsupported_tensor_memory(x):
     def body(x, o, tmem):
         o[...] = plgpu.async_load_tmem(tmem)  # BAD

@@ -77,7 +77,7 @@ HOSTILE: dict[str, list[str]] = {
         "shfl.sync.bfly.b32 {0}, {1}, 1, 31;",
         "shfl.bfly.b32 {0}, {1}, 1, 31;",
         "vote.sync.most.pred {0}, {1}, -1;",
-        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [{1}], 32; mov.b32 {0}, {1};",
+        "tcgen05.shift.cta_group::1.down [{1}]; mov.b32 {0}, {1};",
         "multimem.red.add.u32 [{1}], {2}; mov.b32 {0}, {1};",
         "; ; ; foo;",
         "mov.b32 {0}, {1}; and;",

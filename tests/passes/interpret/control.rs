@@ -731,6 +731,12 @@ impl Machine<'_> {
             }
             OpKind::Wgmma { acc, a: left, b } => self.wgmma(a, acc, left, b, results)?,
             OpKind::DotInPlace { acc, a: left, b: right } => self.dot_in_place(a, *acc, left, right, results[0])?,
+            OpKind::TmemLoad { .. }
+            | OpKind::TmemStore { .. }
+            | OpKind::TmemWait { .. }
+            | OpKind::TmemCopy { .. }
+            | OpKind::Tcgen05Mma { .. }
+            | OpKind::Tcgen05Commit { .. } => return invalid(format!("`{}` is not interpreted", kind.name())),
             OpKind::WgmmaWait { n: _, accs } => {
                 let bits = self.get_all(a, accs)?;
                 self.set_all(a, results, bits)?;
