@@ -65,7 +65,7 @@ const REMEDIES: &[(&str, &str)] = &[
 
 const SCALES: &str = "multiply dense operands without scales (plgpu.tcgen05_mma), and scale the sums";
 
-const PERSISTENT: &str = "that is for sm_100a; on sm_90a launch a block for each SM, jax.devices()[0].core_count of them, and let each take its tiles in turn: plgpu.nd_loop(grid, collective_axes=axis)";
+const PERSISTENT: &str = "launch a block for each SM, jax.devices()[0].core_count of them, and let each take its tiles in turn: plgpu.nd_loop(grid, collective_axes=axis)";
 
 const ANY: &str = "compute it outside of the kernel, in the jitted function around it, or write it with element-wise operations, \
                    reductions and loops";

@@ -16,7 +16,7 @@ use crate::ptx::modifier::{Indexed, IntType};
 pub struct IndexCheck {
     pub ty: IntType,
     pub of: Indexed,
-    /// A buffer's number, or an offset in shared memory.
+    /// A buffer's number, an offset in shared memory, or a column of the block's tensor memory.
     pub place: i64,
     pub dim: i64,
     pub size: i64,
@@ -49,7 +49,7 @@ impl<H: Hooks> Body<H> for CheckIndex {
                 // The access itself says whether it leaves its buffer.
                 let error = outside(&m.options.names, &check, index);
                 let verdict = match check.of {
-                    Indexed::Buffer | Indexed::Shared => m.judge(w, Err(Box::new(error))),
+                    Indexed::Buffer | Indexed::Shared | Indexed::Tensor => m.judge(w, Err(Box::new(error))),
                     Indexed::Barriers | Indexed::Devices | Indexed::Hint | Indexed::Named => Err(Box::new(error)),
                 };
                 return verdict.map(|()| Flow::Next);
@@ -105,6 +105,7 @@ fn outside(names: &Names, check: &IndexCheck, index: i128) -> Error {
     } = *check;
     let whose = match check.of {
         Indexed::Buffer => format!("{}, which", names.buffer(usize::try_from(place).unwrap_or(usize::MAX))),
+        Indexed::Tensor => format!("the reference in tensor memory that begins at column {place}, which"),
         Indexed::Shared => format!(
             "shared memory {}, which",
             names.place(u32::try_from(place).unwrap_or(u32::MAX))

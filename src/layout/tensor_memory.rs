@@ -33,8 +33,16 @@ pub struct TmemView {
     pub dtype: DType,
     /// Columns from the allocation's first to the view's.
     pub start: u64,
-    /// And those that a value counts, so many each.
-    pub dynamic: Vec<(Value, u64)>,
+    /// And those that a value counts.
+    pub dynamic: Vec<Counted>,
+}
+
+/// `columns` for each of a value's `per`, of which the value is a multiple.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counted {
+    pub value: Value,
+    pub columns: u64,
+    pub per: u64,
 }
 
 /// Where an allocation's elements are, as the author or JAX has it; else a row in each lane.
@@ -194,14 +202,18 @@ pub fn view(kernel: &Kernel, r: &RefUse) -> Result<TmemView> {
     let start = in_columns(offset)?;
     let dynamic = dynamic
         .into_iter()
-        .map(|(v, stride)| {
-            let divisor = kernel.facts(v).divisor.max(1);
-            match (stride % packed, divisor % packed) {
-                (0, _) => Ok((v, stride / packed)),
-                // Lowering divides what it knows to be divisible.
-                (_, 0) if stride == 1 => Err(refused("a start that is computed, of a packed reference")),
-                _ => Err(refused("a part of a column")),
-            }
+        .map(|(value, stride)| {
+            let divisor = kernel.facts(value).divisor;
+            let (columns, per) = match (stride % packed, stride, divisor % packed) {
+                (0, ..) => (stride / packed, 1),
+                (_, 1, 0) => (1, packed),
+                _ => {
+                    return Err(refused("a start that may be within a column").remedy(
+                        "compute it as a multiple of what a column of 32 bits holds, or say so with pl.multiple_of",
+                    ));
+                }
+            };
+            Ok(Counted { value, columns, per })
         })
         .collect::<Result<Vec<_>>>()?;
     Ok(TmemView {
@@ -409,7 +421,7 @@ pub fn accumulator(kernel: &Kernel, r: &RefUse) -> Result<(TmemView, Accumulates
     let wrong = |expected: &str| {
         Error::invalid(format!("`tcgen05_mma`: {}", words::of_use(kernel, r)))
             .expected(expected)
-            .remedy("leave the layout of the plgpu.TMEM reference to JAX, and packed at its default for sums")
+            .remedy("plgpu.TMEM((rows, columns), dtype) without a layout, packed=False of float16")
     };
     let &[rows, columns] = view.layout.shape() else {
         return Err(Error::internal("an accumulator that is no matrix"));
@@ -428,9 +440,9 @@ pub fn left_operand(kernel: &Kernel, r: &RefUse) -> Result<TmemView> {
     let packed = u64::from(32 / view.dtype.bits());
     match view.packed == packed && is_row_a_lane(&view.layout, packed) {
         true => Ok(view),
-        false => Err(Error::invalid(format!("`tcgen05_mma`: {}", words::of_use(kernel, r)))
-            .expected("a left operand of 128 rows that fills columns of 32 bits")
-            .remedy("plgpu.TMEM(shape, dtype, packed=True)")),
+        false => Err(Error::invalid(format!("tensor memory: {}", words::of_use(kernel, r)))
+            .expected("128 rows of elements that fill columns of 32 bits")
+            .remedy("plgpu.TMEM((128, k), dtype, packed=True); of 64 rows, the operand in SMEM")),
     }
 }
 

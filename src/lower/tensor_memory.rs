@@ -85,9 +85,10 @@ fn address(cx: &mut LowerCx, r: &RefUse, view: &TmemView) -> Result<Addr<V>> {
     let first = cx.plan.tensor.starts[r.alloc];
     let first = first.ok_or_else(|| Error::internal(format!("{} has no place in tensor memory", r.alloc)))?;
     let mut at: S = base.into();
-    for (index, columns) in &view.dynamic {
-        let i = cx.index32(*index)?;
-        at = cx.b.mad(IntType::U32, i, Src::u32(*columns as u32), at);
+    for counted in &view.dynamic {
+        let i = cx.index32(counted.value)?;
+        let i = cx.b.shr(ShiftType::U32, i, Src::u32(counted.per.ilog2()));
+        at = cx.b.mad(IntType::U32, i, Src::u32(counted.columns as u32), at);
     }
     let at = cx.b.r32(at);
     Ok(Addr::at(at, (first + view.start as u32) as i32))

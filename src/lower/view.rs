@@ -70,7 +70,8 @@ fn indexed(cx: &mut LowerCx, r: &RefUse) -> Result<Option<(Indexed, u32)>> {
         AllocKind::Gmem { .. } | AllocKind::Semaphore { .. } => Some((Indexed::Buffer, cx.buffer_of(r.alloc)?)),
         AllocKind::Smem { .. } => Some((Indexed::Shared, cx.smem_address(r.alloc)?.1 as u32)),
         AllocKind::Barrier { .. } => Some((Indexed::Barriers, cx.smem_address(r.alloc)?.1 as u32)),
-        AllocKind::SmemUnion | AllocKind::Tmem { .. } | AllocKind::TmemUnion | AllocKind::Register { .. } => None,
+        AllocKind::Tmem { .. } => cx.plan.tensor.starts[r.alloc].map(|column| (Indexed::Tensor, column)),
+        AllocKind::SmemUnion | AllocKind::TmemUnion | AllocKind::Register { .. } => None,
     })
 }
 

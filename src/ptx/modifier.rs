@@ -250,7 +250,7 @@ modifiers! {
     ShiftAmount { Wrap = ".wrap", Clamp = ".clamp" }
     /// What has a dimension that an index is of: a buffer by its number, the rest by the offset in shared memory; a hint says
     /// of what number (`size`) it is a multiple; named barriers are from `place` on.
-    Indexed { Buffer = "buffer", Shared = "shared", Barriers = "barriers", Devices = "devices", Hint = "hint", Named = "named" }
+    Indexed { Buffer = "buffer", Shared = "shared", Tensor = "tensor", Barriers = "barriers", Devices = "devices", Hint = "hint", Named = "named" }
     PrmtMode { Bytes = "", F4e = ".f4e", B4e = ".b4e", Rc8 = ".rc8", Ecl = ".ecl", Ecr = ".ecr", Rc16 = ".rc16" }
     MinMax { Min = "min", Max = "max" }
     /// State space of a load, store or atomic.

@@ -192,6 +192,45 @@ def test_what_is_stored_is_loaded(dtype: Any, packed: bool | None, rows: int) ->
             np.testing.assert_array_equal(np.asarray(jax.jit(f)(x)), x)
 
 
+def test_a_packed_operand_in_parts() -> None:
+    """K in a loop, the left operand in tensor memory as a whole."""
+
+    def body(x: Any, y: Any, o: Any, left: Any, right: Any, sums: Any, done: Any) -> None:
+        plgpu.async_store_tmem(left, x[...])
+        plgpu.commit_tmem()
+        right[...] = y[...]
+        plgpu.commit_smem()
+
+        def step(i: Any, _: None) -> None:
+            plgpu.tcgen05_mma(sums, left.at[:, pl.ds(i * 64, 64)], right.at[pl.ds(i * 64, 64)], done, accumulate=i > 0)
+            plgpu.barrier_wait(done)
+
+        lax.fori_loop(0, 2, step, None)
+        o[...] = plgpu.async_load_tmem(sums)
+
+    x, y = numbers(F16, 128, 128, seed=0), numbers(F16, 128, 64, seed=1)
+    scratch = [plgpu.TMEM((128, 128), F16, packed=True), plgpu.SMEM((128, 64), F16, transforms=tiled(F16)), plgpu.TMEM((128, 64), F32), plgpu.Barrier(orders_tensor_core=True)]
+    with emulated():
+        got = jax.jit(kernel(body, jax.ShapeDtypeStruct((128, 64), F32), *scratch))(x, y)
+    np.testing.assert_allclose(np.asarray(got), x.astype(np.float64) @ y.astype(np.float64), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("index", (2, -1))
+@pytest.mark.parametrize("sliced", (True, False))
+def test_an_index_outside_of_a_reference(sliced: bool, index: int) -> None:
+    """What is behind it is another reference, or room that the allocation has left."""
+
+    def body(k: Any, o: Any, t: Any, u: Any) -> None:
+        plgpu.async_store_tmem(u, jnp.full((128, 64), 7.0, F32))
+        plgpu.async_store_tmem(t.at[:, pl.ds(k[0] * 64, 64)] if sliced else t.at[k[0]], jnp.zeros((128, 64), F32))
+        plgpu.commit_tmem()
+        o[...] = plgpu.async_load_tmem(u)
+
+    whole = plgpu.TMEM((128, 128) if sliced else (2, 128, 64), F32)
+    f = kernel(body, jax.ShapeDtypeStruct((128, 64), F32), whole, plgpu.TMEM((128, 64), F32))
+    refused("an index outside of its dimension", f, np.array([index], np.int32))
+
+
 def test_shared_memory_to_tensor_memory() -> None:
     def body(x: Any, o: Any, smem: Any, tmem: Any, loaded: Any, done: Any) -> None:
         plgpu.copy_gmem_to_smem(x, smem, loaded)
