@@ -30,7 +30,6 @@ def emulated(schedule: str = "latest", device: str = "B200") -> Iterator[None]:
     """`schedule`: as the emulator's, or the seed of one."""
     how = {"SMALT_SEED" if schedule.isdigit() else "SMALT_SCHEDULE": schedule}
     with mock.patch.dict(os.environ, how), smalt.emulated(device, check="error"):
-        smalt.enable()
         yield
 
 
