@@ -23,6 +23,7 @@ mod order;
 mod products;
 mod refs;
 mod remedies;
+mod tensor_memory;
 mod types;
 
 pub use debug_table::{DebugTable, Frame};

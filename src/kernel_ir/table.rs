@@ -306,7 +306,7 @@ TmemCopy "copy_smem_to_tmem" { src: RefUse, "->" dst: RefUse }
 /// `acc = a @ b`, or `acc += a @ b` where `accumulate` is true, by the unit that one lane starts. It goes on until a phase of the barrier at
 /// which it arrives, or a later [`Tcgen05Commit`](OpKind::Tcgen05Commit) of the same lane does. `a` is in shared memory, or in tensor memory.
 Tcgen05Mma "tcgen05_mma" { acc: RefUse, "=" a: RefUse, "@" b: RefUse, a_in_tmem: bool, "accumulate" accumulate: Value, "arrive" barrier: Option<RefUse> }
-    tensor, types |t| t.tcgen05(acc, [a, b], *a_in_tmem)?.flag(*accumulate)?.barriers(barrier.as_ref())?.none(),
+    tensor, types |t| t.tcgen05(acc, [a, b], *a_in_tmem)?.predicate(Some(*accumulate))?.barriers(barrier.as_ref())?.none(),
     legal |l| tensor_memory::product(l.kernel, acc, a, b), effects reads_of_tcgen05((!a_in_tmem).then_some(a), b, barrier.is_some());
 /// One arrival at the barrier when all products that the same lane has started are complete.
 Tcgen05Commit "tcgen05_commit" { barrier: RefUse, "if" predicate: Option<Value> }

@@ -429,9 +429,6 @@ impl<'a> Typing<'a> {
         let ty = self.data(src)?;
         self.results(&[&ty])
     }
-    pub fn flag(&self, v: Value) -> Checked<'_, 'a> {
-        self.predicate(Some(v))
-    }
     /// A product that accumulates in tensor memory.
     pub fn tcgen05(&self, acc: &RefUse, [a, b]: [&RefUse; 2], a_in_tmem: bool) -> Checked<'_, 'a> {
         let of_matrices = [acc, a, b].iter().all(|r| r.shape.len() == 2);

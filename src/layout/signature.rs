@@ -134,8 +134,7 @@ fn tensor_memory_array(kernel: &Kernel, r: &RefUse, v: Value) -> Result<Register
             named = named.take().or(Some(layout));
         }
     });
-    let first = || tensor_memory::candidates(&view).into_iter().next();
-    named.or_else(first).ok_or_else(|| {
+    named.or_else(|| tensor_memory::best(&view)).ok_or_else(|| {
         let ty = kernel.ty(v);
         Error::unsupported(format!("{ty} from or to tensor memory: {}", words::of_use(kernel, r)))
             .expected("32-bit elements, 16-bit ones, or packed ones of 8 bits, in rows of 128 or 64")

@@ -4,11 +4,11 @@
 //! Access"). A layout of tensor memory is one of registers, read otherwise: the lane is the thread, the column the register. A column has one
 //! element, in its low bits, or as many as fit.
 //!
-//! **Plans.** `tcgen05.ld` and `.st` move, for each thread, words at places that are fixed but for a start: of each shape, a function of the
-//! thread plus one of the register ([`Shape`]). An array in some register layout is moved by a shape if the places of every one of its words
-//! follow that function of the thread; its words are then listed by place, in runs of columns.
+//! **Plans.** `tcgen05.ld` and `.st` move, for each thread, words at places that are fixed but for a start: of each shape, a sum of what each bit of
+//! the thread adds, and of what the register does ([`Shape`]). So are the places of an array's elements, by the digits that its layout and that of
+//! tensor memory have in common. A shape moves the array if the bits of the thread add the same; words are then listed by place, in runs of columns.
 use super::infer::spec;
-use super::register_layout::{Group, RegisterLayout};
+use super::register_layout::{Aligned, Group, Place, RegisterLayout};
 use super::tiled::{TiledLayout, TilingError};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -311,37 +311,51 @@ pub fn plan(view: &TmemView, array: &RegisterLayout) -> Option<Vec<Piece>> {
         (2, 1) => true,
         _ => return None,
     };
-    let words = array.slots() / each as u32;
-    // Where a thread's word is, in lanes of its warp and words of 32 or 16 + 16 bits.
-    let place = |thread: u32, word: u32| -> Option<(u32, u32)> {
-        let mut at = None;
-        for k in 0..each as u32 {
-            let index = array.element(thread, word * each as u32 + k)?;
-            let (lane, slot) = view.layout.owner(&index);
-            let unit = slot / each as u32;
-            if lane / 32 != thread / 32 || slot % each as u32 != k || at.is_some_and(|at| at != (lane % 32, unit)) {
-                return None;
+    // Digits of the two layouts are independent: what those of the thread, and those of the slot, move an element adds up.
+    let digits = array.align(&view.layout)?;
+    let place = |value: &dyn Fn(&Aligned) -> u32| {
+        let (mut lane, mut slot) = (0, 0);
+        for digit in &digits {
+            match digit.b {
+                Place::Thread(bit) => lane += value(digit) << bit,
+                Place::Slot(stride) => slot += value(digit) * stride,
+                Place::Constant => return None,
             }
-            at = Some((lane % 32, unit));
         }
-        at
+        Some((lane, slot))
     };
+    let of_thread = |thread: u32| {
+        place(&|digit| match digit.a {
+            Place::Thread(bit) => thread >> bit & (digit.size as u32 - 1),
+            Place::Slot(_) | Place::Constant => 0,
+        })
+    };
+    let of_slot = |slot: u32| {
+        place(&|digit| match digit.a {
+            Place::Slot(stride) => slot / stride % digit.size as u32,
+            Place::Thread(_) | Place::Constant => 0,
+        })
+    };
+    // Of the words of warp 0's first thread, each in one column, or in two where it packs.
+    let each = each as u32;
+    let mut words = FxHashMap::default();
+    for word in 0..array.slots() / each {
+        let (lane, slot) = of_slot(word * each)?;
+        let together = (1..each).all(|k| of_slot(word * each + k) == Some((lane, slot + k)));
+        if !together || !slot.is_multiple_of(each) || lane >= 32 {
+            return None;
+        }
+        words.insert((lane, slot / each), word);
+    }
+    let bits: Vec<(u32, u32)> = (0..7).map(|bit| of_thread(1 << bit)).collect::<Option<_>>()?;
     [Shape::L16B256, Shape::L16B128, Shape::L32B32, Shape::L16B64]
         .into_iter()
         .find_map(|shape| {
-            let mut at: FxHashMap<(u32, u32), u32> = FxHashMap::default();
-            for word in 0..words {
-                let (lane, column) = place(0, word)?;
-                let follows = (0..128).all(|thread| {
-                    let (l, c) = shape.of_thread(thread % 32);
-                    place(thread, word) == Some((lane + l, column + c))
-                });
-                if !follows {
-                    return None;
-                }
-                at.insert((lane, column), word);
-            }
-            pieces(shape, at, packs)
+            let follows = bits.iter().enumerate().all(|(bit, &(lane, slot))| {
+                let (l, c) = shape.of_thread(1 << bit & 31);
+                (lane, slot) == (l + (1 << bit & !31), c * each)
+            });
+            follows.then(|| pieces(shape, words.clone(), packs)).flatten()
         })
 }
 
@@ -386,8 +400,8 @@ fn pieces(shape: Shape, mut at: FxHashMap<(u32, u32), u32>, packs: bool) -> Opti
     at.is_empty().then_some(out)
 }
 
-/// The layouts of registers that instructions can move, the best first.
-pub fn candidates(view: &TmemView) -> Vec<RegisterLayout> {
+/// The best layout of registers that instructions can move.
+pub fn best(view: &TmemView) -> Option<RegisterLayout> {
     let shape = view.layout.shape();
     let bits = u64::from(view.dtype.bits());
     let halves = shape.get(1).map(|n| TiledLayout::tcgen05_m64_collective(*n));
@@ -402,8 +416,7 @@ pub fn candidates(view: &TmemView) -> Vec<RegisterLayout> {
     .chain(&halves)
     .filter_map(|tiled| tiled.instantiate(shape).ok())
     .chain(native)
-    .filter(|layout| plan(view, layout).is_some())
-    .collect()
+    .find(|layout| plan(view, layout).is_some())
 }
 
 /// What a product accumulates in.
@@ -454,4 +467,99 @@ fn is_half_lanes(layout: &RegisterLayout, columns: u64) -> bool {
             layout.owner(&[i, j]) == (lane as u32, (j % half) as u32)
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lane and the column, of 32 bits or of two halves, of a thread's register (PTX ISA, the figures of `tcgen05.ld`).
+    fn place(shape: Shape, t: u32, r: u32) -> (u32, u32) {
+        match shape {
+            Shape::L32B32 => (t, r),
+            Shape::L16B64 => (t / 4 + 8 * (t & 1), (t >> 1 & 1) + 2 * r),
+            Shape::L16B128 => (t / 4 + 8 * (r & 1), (t & 3) + 4 * (r >> 1)),
+            Shape::L16B256 => (t / 4 + 8 * (r >> 1 & 1), 2 * (t & 3) + (r & 1) + 8 * (r >> 2)),
+        }
+    }
+
+    /// Executes a plan element by element.
+    fn check(view: &TmemView, array: &RegisterLayout, pieces: &[Piece]) {
+        let each = 32 / view.dtype.bits();
+        let mut moved = 0;
+        for thread in 0..128 {
+            for piece in pieces {
+                for (r, word) in piece.words.iter().enumerate() {
+                    let (lane, unit) = place(piece.shape, thread % 32, r as u32);
+                    let lane = thread / 32 * 32 + piece.lane + lane;
+                    for k in 0..each {
+                        let index = array.element(thread, word * each + k).expect("an element");
+                        let slot = match piece.packs {
+                            true => piece.column + 2 * unit + k,
+                            false => (piece.column + unit) * view.packed as u32 + k,
+                        };
+                        assert_eq!(
+                            view.layout.owner(&index),
+                            (lane, slot),
+                            "{piece:?}, thread {thread}, register {r}"
+                        );
+                        moved += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(moved, u64::from(array.slots()) * 128);
+    }
+
+    #[test]
+    fn plans_move_every_element_to_its_place() {
+        let of_rows = |packed| TiledLayout::tmem_native(packed);
+        let halves = |columns, packed: u64| {
+            TiledLayout::new(
+                &[&[64, columns], &[16, columns / 2], &[packed]],
+                &[super::super::tiled::Part::Dim(-5)],
+                &[super::super::tiled::Part::Dim(-4), super::super::tiled::Part::Dim(-3)],
+                -1,
+            )
+        };
+        let mut planned = 0;
+        for dtype in [DType::F32, DType::F16, DType::U8] {
+            let full = u64::from(32 / dtype.bits());
+            for (rows, columns) in [(128, 8), (128, 24), (128, 64), (128, 200), (64, 32), (64, 160)] {
+                for packed in [1, full] {
+                    let tiled = if rows == 128 {
+                        of_rows(packed)
+                    } else {
+                        halves(columns, packed)
+                    };
+                    let Ok(layout) = tiled.instantiate(&[rows, columns]) else {
+                        continue;
+                    };
+                    let view = TmemView {
+                        layout,
+                        packed,
+                        dtype,
+                        start: 0,
+                        dynamic: vec![],
+                    };
+                    let arrays = [
+                        TiledLayout::tcgen05(),
+                        TiledLayout::wgmma(),
+                        TiledLayout::tmem_native(1),
+                        TiledLayout::tmem_native(full),
+                        TiledLayout::wgmma_8bit(),
+                        TiledLayout::tcgen05_transposed(),
+                        TiledLayout::mma_acc(4),
+                    ];
+                    for array in arrays.iter().filter_map(|a| a.instantiate(&[rows, columns]).ok()) {
+                        if let Some(pieces) = plan(&view, &array) {
+                            check(&view, &array, &pieces);
+                            planned += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(planned > 25, "{planned}");
+    }
 }

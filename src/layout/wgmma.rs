@@ -1,4 +1,4 @@
-//! `wgmma` operands in shared memory: matrix descriptors and how they advance.
+//! Operands of `wgmma`, and of `tcgen05`, in shared memory: matrix descriptors and how they advance. The fields of both are the same.
 //!
 //! A descriptor (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout", Matrix Descriptor Format) names a start
 //! address and two byte strides over *core matrices* of 8 rows × 16 bytes. In our terms, for a view whose dimensions are `mn`

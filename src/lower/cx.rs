@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 use crate::kernel_ir as ir;
 use crate::kernel_ir::{Alloc, AllocKind, GmemOrigin, Group, Kernel, Type};
 use crate::layout::facts::DynId;
+use crate::layout::smem_layout::SmemView;
+use crate::layout::tensor_memory::TmemView;
+use crate::layout::wgmma::Operand;
 use crate::layout::{Assignment, RegisterLayout, register_layout};
 use crate::plan::accesses::{Copy, Operands, Product, Tensor, Transfer};
 use crate::plan::parked::Home;
@@ -768,6 +771,10 @@ impl<'a> LowerCx<'a> {
     /// How an op moves tensor memory.
     pub fn tensor_memory_plan(&self, op: ir::Op) -> Result<&'a Tensor> {
         let planned = self.accesses.tensor_memory.get(&op);
+        planned.ok_or_else(|| self.unexpected(op))
+    }
+    pub fn copy_to_tensor_memory(&self, op: ir::Op) -> Result<&'a (SmemView, Operand, TmemView)> {
+        let planned = self.accesses.to_tensor_memory.get(&op);
         planned.ok_or_else(|| self.unexpected(op))
     }
     pub fn product_plan(&self, op: ir::Op) -> Result<&'a Product> {

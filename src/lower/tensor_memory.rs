@@ -35,13 +35,7 @@ pub fn prologue(cx: &mut LowerCx) {
         cx.b.inst(Inst::tmem_alloc(GROUP, at, Src::u32(columns)));
         cx.b.inst(Inst::TmemRelinquish { group: GROUP });
     });
-    cx.b.inst(Inst::Tcgen05Fence {
-        side: ThreadSync::Before,
-    });
-    cx.sync(Group::Block);
-    cx.b.inst(Inst::Tcgen05Fence {
-        side: ThreadSync::After,
-    });
+    meet(cx, Group::Block);
     let words = cx.b.load(Space::Shared, MemType::B32, at, 1);
     cx.tensor_memory = Some(words[0]);
 }
@@ -54,16 +48,20 @@ pub fn epilogue(cx: &mut LowerCx) {
     for what in [TmemAccess::Loads, TmemAccess::Stores] {
         cx.b.inst(Inst::TmemWait { what });
     }
-    cx.b.inst(Inst::Tcgen05Fence {
-        side: ThreadSync::Before,
-    });
-    cx.sync(Group::Block);
+    meet(cx, Group::Block);
     in_first_warp(cx, |cx| {
-        cx.b.inst(Inst::Tcgen05Fence {
-            side: ThreadSync::After,
-        });
         cx.b.inst(Inst::tmem_dealloc(GROUP, addr, Src::u32(columns)));
     });
+}
+
+/// All threads of a group meet, and what they have done to tensor memory is done for all.
+fn meet(cx: &mut LowerCx, group: Group) {
+    let fence = |cx: &mut LowerCx, side| {
+        cx.b.inst(Inst::Tcgen05Fence { side });
+    };
+    fence(cx, ThreadSync::Before);
+    cx.sync(group);
+    fence(cx, ThreadSync::After);
 }
 
 fn in_first_warp(cx: &mut LowerCx, f: impl FnOnce(&mut LowerCx)) {
@@ -163,13 +161,7 @@ pub fn lower_wait(cx: &mut LowerCx, what: Waited) -> Result<()> {
         Waited::Stores => TmemAccess::Stores,
     };
     cx.b.inst(Inst::TmemWait { what });
-    cx.b.inst(Inst::Tcgen05Fence {
-        side: ThreadSync::Before,
-    });
-    cx.sync_group();
-    cx.b.inst(Inst::Tcgen05Fence {
-        side: ThreadSync::After,
-    });
+    meet(cx, cx.group);
     Ok(())
 }
 
@@ -314,9 +306,7 @@ pub fn lower_commit(cx: &mut LowerCx, r: &RefUse, predicate: Option<Value>) -> R
 
 /// 32 bytes of each of 128 rows an instruction.
 pub fn lower_copy(cx: &mut LowerCx, op: Op, src: &RefUse, dst: &RefUse) -> Result<()> {
-    let accesses = cx.accesses;
-    let planned = accesses.to_tensor_memory.get(&op);
-    let (view, operand, to) = planned.ok_or_else(|| Error::internal("a copy without a plan"))?;
+    let (view, operand, to) = cx.copy_to_tensor_memory(op)?;
     view::check_indices(cx, src, Src::Imm(1))?;
     let from = matrix(cx, src, (view, operand))?;
     let to = address(cx, dst, to)?;

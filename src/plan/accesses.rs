@@ -484,8 +484,7 @@ impl Planner<'_> {
         let unknown = || Error::internal("an array in a layout that tensor memory does not take");
         let mut layout = self.assignment.layout(array)?.clone();
         if layout.is_splat() {
-            let mut all = tensor_memory::candidates(&view).into_iter();
-            layout = all.next().ok_or_else(unknown)?;
+            layout = tensor_memory::best(&view).ok_or_else(unknown)?;
         }
         let pieces = tensor_memory::plan(&view, &layout).ok_or_else(unknown)?;
         self.out.tensor_memory.insert(op, Tensor { view, layout, pieces });

@@ -84,50 +84,22 @@ impl<H: Hooks> Decoder<'_, H> {
         let mask = Some(mask);
         self.issue(group, TensorOp::Commit { bar, mask })
     }
-    pub fn tcgen05_mma_ss(
-        &mut self,
-        group: CtaGroup,
-        kind: Tcgen05Kind,
-        d: At,
-        a: u16,
-        b: u16,
-        idesc: u16,
-        accumulate: u16,
-    ) -> Result<()> {
-        let a = AOperand::Shared(a);
-        self.issue(
-            group,
-            TensorOp::Product {
-                kind,
-                d,
-                a,
-                b,
-                idesc,
-                accumulate,
-            },
-        )
-    }
-    pub fn tcgen05_mma_ts(
-        &mut self,
-        group: CtaGroup,
-        kind: Tcgen05Kind,
-        d: At,
-        a: At,
-        b: u16,
-        idesc: u16,
-        accumulate: u16,
-    ) -> Result<()> {
-        let a = AOperand::Tensor(a);
-        self.issue(
-            group,
-            TensorOp::Product {
-                kind,
-                d,
-                a,
-                b,
-                idesc,
-                accumulate,
-            },
-        )
-    }
+}
+
+/// The rows of `tcgen05.mma`: A's place.
+macro_rules! products {
+    ($($method:ident($a:ty) $place:ident;)+) => {
+        impl<H: Hooks> Decoder<'_, H> {$(
+            pub fn $method(
+                &mut self, group: CtaGroup, kind: Tcgen05Kind, d: At, a: $a, b: u16, idesc: u16, accumulate: u16,
+            ) -> Result<()> {
+                let a = AOperand::$place(a);
+                self.issue(group, TensorOp::Product { kind, d, a, b, idesc, accumulate })
+            }
+        )+}
+    };
+}
+products! {
+    tcgen05_mma_ss(u16) Shared;
+    tcgen05_mma_ts(At) Tensor;
 }

@@ -358,14 +358,7 @@ impl Kernel {
     }
     pub fn try_run(&self, buffers: &mut [Vec<u8>], options: &Options) -> Result<Report> {
         let program = self.decode()?;
-        let buffers: Vec<HostBuffer> = buffers
-            .iter_mut()
-            .map(|b| HostBuffer {
-                ptr: b.as_mut_ptr(),
-                len: b.len(),
-                contents: Contents::Defined,
-            })
-            .collect();
+        let buffers = lent(buffers);
         // SAFETY: the buffers are ours, exclusively, and outlive the call.
         unsafe { run(&program, &buffers, options, &Unwatched) }
     }
@@ -420,4 +413,14 @@ pub fn random_bytes(n: usize, seed: u64) -> Vec<u8> {
     }
     out.truncate(n);
     out
+}
+
+/// Buffers as a launch takes them.
+pub fn lent(buffers: &mut [Vec<u8>]) -> Vec<HostBuffer> {
+    let lend = |b: &mut Vec<u8>| HostBuffer {
+        ptr: b.as_mut_ptr(),
+        len: b.len(),
+        contents: Contents::Defined,
+    };
+    buffers.iter_mut().map(lend).collect()
 }

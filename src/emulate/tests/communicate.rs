@@ -1,6 +1,6 @@
 //! Clusters, and devices, that tell each other through global memory: right kernels, and broken twins of them.
 use super::build::*;
-use crate::emulate::{Check, Contents, HostBuffer, Options, Position, Watch, buffer_address, run_on};
+use crate::emulate::{Check, HostBuffer, Options, Position, Watch, buffer_address, run_on};
 use crate::error::{Error, Result};
 use crate::ptx::flat::{BlockId, Reg, Terminator};
 use crate::ptx::inst::Inst;
@@ -806,17 +806,7 @@ impl Watch for Findings {
 /// Runs on devices, buffers of which are alike.
 fn run_devices(k: &Kernel, devices: &mut [Vec<Vec<u8>>], options: &Options, watch: &dyn Watch) -> Result<()> {
     let program = k.decode()?;
-    let lent: Vec<Vec<HostBuffer>> = devices
-        .iter_mut()
-        .map(|buffers| {
-            let lend = |b: &mut Vec<u8>| HostBuffer {
-                ptr: b.as_mut_ptr(),
-                len: b.len(),
-                contents: Contents::Defined,
-            };
-            buffers.iter_mut().map(lend).collect()
-        })
-        .collect();
+    let lent: Vec<_> = devices.iter_mut().map(|buffers| super::build::lent(buffers)).collect();
     let lent: Vec<&[HostBuffer]> = lent.iter().map(Vec::as_slice).collect();
     // SAFETY: the buffers are ours, exclusively, and outlive the call.
     unsafe { run_on(&program, &lent, options, watch) }.map(|_| ())

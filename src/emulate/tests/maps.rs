@@ -136,14 +136,7 @@ fn nothing_is_checked_where_nobody_asks() {
     let k = loads(None, None);
     let program = crate::emulate::Program::<crate::emulate::check::NoCheck>::decode(&k.flat).unwrap();
     let mut data = buffers();
-    let lent: Vec<_> = data
-        .iter_mut()
-        .map(|b| crate::emulate::HostBuffer {
-            ptr: b.as_mut_ptr(),
-            len: b.len(),
-            contents: crate::emulate::Contents::Defined,
-        })
-        .collect();
+    let lent = super::build::lent(&mut data);
     // SAFETY: the buffers are ours, exclusively, and outlive the call.
     unsafe { crate::emulate::run(&program, &lent, &options(), &crate::emulate::Unwatched) }.unwrap();
     assert_eq!(data[OUT as usize][..512], buffers()[THERE as usize][256..768]);
@@ -814,17 +807,7 @@ fn on_two_devices(k: &Kernel, says: [[u64; 4]; 2], options: &Options) -> Result<
         [buffers().to_vec(), vec![said]].concat()
     });
     data[1][THERE as usize] = random_bytes(1024, 3);
-    let lent: Vec<Vec<_>> = data
-        .iter_mut()
-        .map(|device| {
-            let lend = |b: &mut Vec<u8>| crate::emulate::HostBuffer {
-                ptr: b.as_mut_ptr(),
-                len: b.len(),
-                contents: crate::emulate::Contents::Defined,
-            };
-            device.iter_mut().map(lend).collect()
-        })
-        .collect();
+    let lent: Vec<_> = data.iter_mut().map(|buffers| super::build::lent(buffers)).collect();
     let lent: Vec<&[_]> = lent.iter().map(Vec::as_slice).collect();
     let program = k.decode()?;
     // SAFETY: the buffers are ours, exclusively, and outlive the call.

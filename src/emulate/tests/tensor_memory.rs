@@ -1,7 +1,7 @@
 //! Tensor memory: allocations, loads and stores, products against the exact model on logical matrices, copies; and what the checker says.
-use super::build::{bytes_of, every_order, options, random_bytes, words_of};
+use super::build::{bytes_of, every_order, lent, options, random_bytes, words_of};
 use crate::emulate::arith::tensor_core::{Accumulator, Element, MmaKind, step};
-use crate::emulate::{AgentOrder, Contents, HostBuffer, Options, Program, Undefined, Unwatched, run};
+use crate::emulate::{AgentOrder, Options, Program, Undefined, Unwatched, run};
 use crate::error::{Error, Loc};
 use crate::ptx::launch::EntryParam;
 use crate::ptx::parse::parse;
@@ -159,14 +159,7 @@ impl Text {
         let mut input = input.to_vec();
         input.resize(DATA_BYTES as usize, 0);
         let mut buffers = [input, vec![0; 4 * words]];
-        let hosts: Vec<HostBuffer> = buffers
-            .iter_mut()
-            .map(|b| HostBuffer {
-                ptr: b.as_mut_ptr(),
-                len: b.len(),
-                contents: Contents::Defined,
-            })
-            .collect();
+        let hosts = lent(&mut buffers);
         // SAFETY: the buffers are ours, exclusively, and outlive the call.
         unsafe { run::<crate::emulate::Checker>(&program, &hosts, options, &Unwatched) }?;
         Ok(words_of(&buffers[1]))

@@ -6,8 +6,6 @@ use crate::target::Features;
 
 /// What K of one `tcgen05.mma` is: 32 bytes.
 pub const K_BYTES: u64 = 32;
-/// Columns of one `tcgen05.mma` at most (PTX ISA, "Shape", of cta_group::1).
-pub const MAX_N: u64 = 256;
 
 /// `acc[m,n] (+)= a[m,k] @ b[k,n]` by `tcgen05.mma` (PTX ISA, "Valid combinations of type and shape").
 pub fn product(kernel: &Kernel, acc: &RefUse, a: &RefUse, b: &RefUse) -> Result<()> {
